@@ -5,8 +5,10 @@
 //! each step with a new process on a Redis that has the recorded keys, so every step is an upgrade. Then it compares the answer, with its
 //! receipts, and each key with its expiry. The clock is that of the test.
 //!
-//! The recording is from commit 854d5e8a. To record another version, put this file and tests/support/worlds.rs into its tree, run
-//! `WEIR_RECORD_UPGRADE=1 cargo test --test store upgrade::` there, and copy tests/data/upgrade.txt. One process then plays the steps, and a
+//! The recording is from commit 854d5e8a; the steps about keys and all after them are from the version that added them. A new format
+//! gets steps at the end, and no step goes: each has what some version wrote. To record another version, put this file and
+//! tests/support/worlds.rs into its tree, run `WEIR_RECORD_UPGRADE=1 cargo test --test store upgrade::` there, and copy
+//! tests/data/upgrade.txt. One process then plays the steps, and a
 //! second one those that begin with `there`. The test plays only the first ones: what is left in leases of another process is recorded.
 //!
 //! Not in here: two processes at the same time, and what [rw-5] says of rows in a second Redis.
@@ -16,7 +18,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use weir_engine::overrides::Numbers;
-use weir_engine::{Micros, Mode, Operation, RowContent, Unit};
+use weir_engine::{Micros, Mode, Operation, Row, RowContent, Unit};
 use weir_limiter::{Answer, Settle};
 use weir_rls::receipts;
 
@@ -57,6 +59,11 @@ descriptors:
     rate_limits:
       - {rate: 3/min, algorithm: gcra, name: rpm, plans: {gold: 7/min, max: unlimited}}
       - {rate: 5/hour, name: rph, plans: {gold: 11/hour, max: unlimited}}
+  - {key: path, value: /a/*/b, share_threshold: true, rate_limit: 5/hour}
+  - {key: listed, values: [x, y], share_threshold: true, rate_limit: 5/hour}
+  - {key: named, rate_limits: [{rate: 9/hour, name: wide}, {rate: 5/hour, name: tight}]}
+  - {key: tried, rate_limits: [{rate: 9/hour}, {rate: 5/hour, name: tight, shadow: true}]}
+  - {key: large, rate_limit: {rate: 100_000/hour, algorithm: sliding_window}}
 ";
 
 /// So many requests make a key hot, and leave hits in a lease.
@@ -131,6 +138,23 @@ const STEPS: &[&str] = &[
     "ask hot=a:1",
     "there leave",
     "ask hot=a:1",
+    // Keys: a value that is escaped, a long one, values that share a state, and limits that have names.
+    "ask fixed=a|b{c}%=*\u{e9}:1",
+    "ask fixed=0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\
+     0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\
+     01234567890123456789012345678901234567890123456789012345678901234567890123456789:1",
+    "ask path=/a/x/b:1 path=/a/y/b:1 listed=x:1 listed=y:1 named=a:1 tried=a:1",
+    // Counts of one, two and four bytes.
+    "ask large=a:200",
+    "ask large=a:300",
+    "ask large=a:70000",
+    // A row with every field, and an override of two limits.
+    "row dated full",
+    "ask tenant=dated:2",
+    "wait 60000000",
+    "ask tenant=dated:3",
+    "override both 8 hour",
+    "ask user=ann:1",
 ];
 
 /// The recorded keys of Redis, as text.
@@ -229,6 +253,20 @@ impl<'s> Recorder<'s> {
                 world.set_row("tenant", tenant, RowContent::Own([numbers].into()));
                 "done".to_owned()
             }
+            ("row", [tenant, "full"]) => {
+                let numbers =
+                    |name: &str, window, burst| Numbers { name: Some(name.into()), requests: 9, window, burst };
+                let limits =
+                    [numbers("rpm", Unit::Minute.window(), Some(12)), numbers("rph", Unit::Hour.window(), None)];
+                world.write_row(Row {
+                    domain: "shop".into(),
+                    entries: [("tenant".into(), (*tenant).into())].into(),
+                    content: RowContent::Own(limits.into()),
+                    until: Some(world.now() + 30_000_000),
+                    note: "a sale".into(),
+                });
+                "done".to_owned()
+            }
             ("row", [tenant, plan]) => {
                 world.set_row("tenant", tenant, RowContent::Plan((*plan).into()));
                 "done".to_owned()
@@ -240,7 +278,9 @@ impl<'s> Recorder<'s> {
             ("override", [name, requests, unit]) => {
                 let window = Unit::ALL.into_iter().find(|one| one.name() == *unit).unwrap().window();
                 let requests = requests.parse().unwrap();
-                world.set_override(&[Numbers { name: Some((*name).into()), requests, window, burst: None }]);
+                let names = if *name == "both" { &["rph", "rpd"][..] } else { &[*name] };
+                let numbers = |name: &&str| Numbers { name: Some((*name).into()), requests, window, burst: None };
+                world.set_override(&names.iter().map(numbers).collect::<Vec<_>>());
                 "done".to_owned()
             }
             ("delete", _) => {

@@ -196,7 +196,11 @@ impl World<'_> {
     /// Sets the row of a descriptor of one entry.
     pub fn set_row(&self, key: &str, value: &str, content: RowContent) {
         let entries = [(key.into(), value.into())].into();
-        let row = Row { domain: "shop".into(), entries, content, until: None, note: "".into() };
+        self.write_row(Row { domain: "shop".into(), entries, content, until: None, note: "".into() });
+    }
+
+    /// Writes a row.
+    pub fn write_row(&self, row: Row) {
         self.runtime.block_on(self.rows.write(vec![row])).remove(0).expect("it fits");
     }
 
