@@ -131,22 +131,6 @@ fn strings_that_weir_has_not_written_fail_the_decision_and_stay() {
 }
 
 #[test]
-fn a_key_of_another_type_is_not_overwritten() {
-    let rig = Rig::start();
-    let (limit, good) = (limit(9, 60), Limit::per_unit(9, weir_engine::Unit::Hour));
-    rig.server.command(&["HSET", "k", &HERE.to_string(), "1"]).unwrap();
-    let lists = [
-        &[charge("k", &limit, Operation::Consume(1))][..],
-        &[charge("other", &good, Operation::Consume(1)), charge("k", &limit, Operation::Consume(1))],
-    ];
-    for charges in lists {
-        assert_eq!(rig.decide(charges).unwrap_err().kind(), "wrongtype");
-    }
-    assert_eq!(rig.server.command(&["HVALS", "k"]).unwrap().trim(), "1");
-    assert_eq!(rig.server.command(&["EXISTS", "other"]).unwrap().trim(), "0");
-}
-
-#[test]
 fn a_count_has_as_many_bytes_as_the_largest_needs() {
     let mut rig = Rig::start();
     let (limit, first) = (limit(u32::MAX, 60), HERE as f64);

@@ -133,45 +133,6 @@ fn a_cluster_decides_as_the_memory_store_does() {
     assert_eq!(not_sent(over_slots), "crossslot", "whoever decides splits first");
 }
 
-/// However many replicas of weir share a cluster: every key on every node admits exactly its limit.
-#[tokio::test]
-async fn many_callers_of_two_stores_are_admitted_exactly_the_limit() {
-    const KEYS: usize = 60;
-    const TASKS: usize = 6;
-    const LIMIT: u32 = 10;
-    let cluster = RedisCluster::start(&Plan::of(3));
-    let stores = [Rc::new(store(&cluster)), Rc::new(store(&cluster))];
-    let local = LocalSet::new();
-    let mut tasks = Vec::new();
-    for task in 0..TASKS {
-        let store = stores[task % 2].clone();
-        tasks.push(local.spawn_local(async move {
-            let limit = daily(LIMIT);
-            let mut admitted = [0_u32; KEYS];
-            // Together twice what the limits hold.
-            for _ in 0..LIMIT * 2 / 6 + 1 {
-                for (i, admitted) in admitted.iter_mut().enumerate() {
-                    *admitted += u32::from(hit(&store, &format!("w1:{{{i}}}"), &limit, PATIENCE).await.unwrap());
-                }
-            }
-            admitted
-        }));
-    }
-    let mut admitted = [0; KEYS];
-    local
-        .run_until(async {
-            for task in tasks {
-                for (sum, own) in admitted.iter_mut().zip(task.await.unwrap()) {
-                    *sum += own;
-                }
-            }
-        })
-        .await;
-    assert_eq!(admitted, [LIMIT; KEYS]);
-    let runs: Vec<u64> = cluster.nodes.iter().map(|node| node.runs("evalsha")).collect();
-    assert!(runs.iter().all(|runs| *runs > 0), "each node has its share: {runs:?}");
-}
-
 /// An operator who moves a slot sees nothing of it: no decision fails, none is lost or made twice, and every key of the
 /// slot admits exactly its limit, before, during and after.
 #[tokio::test]
@@ -328,31 +289,6 @@ async fn every_node_is_made_ready_before_the_first_decision() {
     assert!(asked.iter().all(|&asked| asked > 0), "{asked:?}");
     assert_eq!([0, 1].map(|node| cluster.nodes[node].runs("evalsha")), asked);
     assert_eq!([0, 1].map(|node| cluster.nodes[node].runs("script|load")), loaded);
-}
-
-/// An operator who flushes the scripts of a node under load sees no decision fail and none made twice.
-#[tokio::test]
-async fn scripts_flushed_on_one_node_under_load_cost_nothing() {
-    const LIMIT: u32 = 300;
-    let cluster = RedisCluster::start(&Plan::of(3));
-    let store = Rc::new(store(&cluster));
-    let keys: Vec<String> = (0..12).map(|i| format!("w1:{{{i}}}")).collect();
-    let load = Load::new(daily(LIMIT));
-    let local = LocalSet::new();
-    let mut tasks = Vec::new();
-    for _ in 0..4 {
-        tasks.push(local.spawn_local(load.clone().run(store.clone(), keys.clone())));
-    }
-    local
-        .run_until(async {
-            for _ in 0..10 {
-                load.more(100).await;
-                cluster.nodes[1].command(&["SCRIPT", "FLUSH"]).unwrap();
-            }
-            load.finish(tasks).await;
-        })
-        .await;
-    load.check(&keys);
 }
 
 /// An operator gives weir a user with the rights of docs/stores.md, and it does all it needs to; a password that is

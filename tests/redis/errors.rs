@@ -279,19 +279,6 @@ async fn a_full_redis_refuses_to_grow() {
 }
 
 #[tokio::test]
-async fn a_full_redis_still_denies() {
-    let server = RedisServer::start_with(None, &["--maxmemory-policy", "noeviction"]);
-    let rig = Rig::start(&server.url());
-    let day = Window::from_micros(86_400_000_000).unwrap();
-    let one = Limit::new(1, day, Algorithm::FixedWindow { anchor: Anchor::FirstHit }).unwrap();
-    let charges = [charge("full", &one, Operation::Consume(1))];
-    let decide = async || rig.store.decide(&charges, Mode::Atomic, Instant::now() + SHORT).get().await;
-    assert!(!decide().await.unwrap().denied);
-    config(&server, "maxmemory", "1");
-    assert!(decide().await.unwrap().denied, "a denial writes nothing");
-}
-
-#[tokio::test]
 async fn a_redis_that_cannot_save_refuses_to_write() {
     let server = RedisServer::start_with(None, &["--enable-protected-configs", "yes"]);
     let rig = Rig::start(&server.url());

@@ -147,23 +147,6 @@ fn envoyproxy_ratelimit_462_a_redis_that_hangs_is_left_alone_and_found_again() {
 }
 
 #[test]
-fn readiness_stays_while_redis_is_down() {
-    let mut server = RedisServer::start();
-    let (mut weir, _policies) = start(&server.url(), &[]);
-    server.kill();
-    let load = Load::on(weir.http);
-    until("the circuit to open", PATIENCE, || (store(&weir).1["circuit"] == "open").then_some(()));
-    let end = Instant::now() + Duration::from_secs(3);
-    while Instant::now() < end {
-        assert_eq!(store(&weir).0, 200);
-    }
-    drop(load);
-    server.restart();
-    until("an answer to be told", PATIENCE, || (store(&weir).1["answered"] == true).then_some(()));
-    assert!(weir.is_running());
-}
-
-#[test]
 fn the_store_that_carries_on_without_redis_is_counted() {
     let mut server = RedisServer::start();
     let (weir, _policies) = start(&server.url(), &["on_error=local"]);
@@ -393,19 +376,4 @@ fn sigterm_works_before_redis_has_ever_answered() {
     });
     process.terminate();
     assert_eq!(process.wait_for_exit().code(), Some(0), "it ends before `redis.ready_after`");
-}
-
-/// envoyproxy/ratelimit 1143: started before its Redis, the service crashed and started again and again.
-#[test]
-fn envoyproxy_ratelimit_1143_a_redis_that_comes_late_is_found() {
-    let mut server = RedisServer::start();
-    server.kill();
-    let (weir, _policies) = start(&server.url(), &["redis.ready_after=200ms"]);
-    assert_eq!(store(&weir).1["answered"], false);
-    server.restart();
-    until("an answer to be told", PATIENCE, || (store(&weir).1["answered"] == true).then_some(()));
-    until("a decision", PATIENCE, || {
-        let answer = http::post_json(weir.http, "/json", REQUEST).expect("an answer");
-        (answer.status == 200).then_some(())
-    });
 }

@@ -574,22 +574,6 @@ fn one_key_that_weir_did_not_write_fails_its_own_decision_only() {
 }
 
 #[test]
-fn scripts_that_redis_has_forgotten_are_loaded_and_nothing_is_charged_twice() {
-    let (server, runtime) = (RedisServer::start(), runtime());
-    let store = store(&server, &runtime, "", MERGE_MAX);
-    let (keys, limit) = (keys(16), per_hour(9));
-    for hits in 1..=4 {
-        server.command(&["SCRIPT", "FLUSH"]).unwrap();
-        for decision in hit_all(&runtime, &store, &keys, &limit) {
-            assert_eq!(decision.unwrap().outcomes[0].remaining, 9 - hits);
-        }
-    }
-    let before = server.runs("evalsha");
-    hit_all(&runtime, &store, &keys, &limit);
-    assert_eq!(server.runs("evalsha") - before, 1, "what makes them together was loaded too");
-}
-
-#[test]
 fn however_many_ask_together_exactly_the_limit_is_admitted() {
     let (server, runtime) = (RedisServer::start(), runtime());
     let stores = [4, 16, 0].map(|merge_max| store(&server, &runtime, "", merge_max));
@@ -624,23 +608,6 @@ fn each_decision_is_answered_by_its_own_deadline() {
     }
     for decision in patient {
         assert_eq!(decision.unwrap().outcomes[0].remaining, 7);
-    }
-}
-
-/// Redis refuses writes, and a denial writes nothing: one that shares its call with charges is told all the same.
-#[test]
-fn a_redis_out_of_memory_still_denies() {
-    let (server, runtime) = (RedisServer::start(), runtime());
-    let store = store(&server, &runtime, "", MERGE_MAX);
-    let (keys, limit) = (keys(8), per_hour(1));
-    hit_all(&runtime, &store, &keys[..4], &limit);
-    server.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
-    for (i, decision) in hit_all(&runtime, &store, &keys, &limit).into_iter().enumerate() {
-        match decision {
-            Ok(decision) if i < 4 => assert!(decision.denied),
-            Err(StoreError::NotSent(failure)) if i >= 4 => assert_eq!(failure.kind, "oom"),
-            other => panic!("{i}: {other:?}"),
-        }
     }
 }
 

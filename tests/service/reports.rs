@@ -1,8 +1,9 @@
 //! What users of rate limiters reported, each as a test that is named for its report and says what its user saw.
 //!
-//! Bugs of weir's own become vectors. Three reports need more than a server and its policies:
-//! `envoyproxy_ratelimit_462_...` and `envoyproxy_ratelimit_1143_...` in tests/redis/health.rs, and
-//! `envoyproxy_ratelimit_1103_...` in tests/service/lifecycle.rs.
+//! Bugs of weir's own become vectors. Some reports are beside tests that have what they need: `envoyproxy_ratelimit_462_...` in
+//! tests/redis/health.rs, `envoyproxy_ratelimit_1143_...` in tests/redis/faults.rs, `envoyproxy_ratelimit_1103_...` in
+//! tests/service/lifecycle.rs, and `envoyproxy_ratelimit_1230_...` in tests/service/dropin/statistics.rs and
+//! tests/store/deny_cache.rs.
 
 mod algorithms;
 
