@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use weir_engine::{Mode, OnError};
-use weir_settings::{FILE_BYTES_MAX, Kind, Layer, LogFormat, SETTINGS, Setting, Settings, StoreKind};
+use weir_settings::{FILE_BYTES_MAX, Kind, Layer, LogFormat, Preset, SETTINGS, Setting, Settings, StoreKind};
 
 pub(super) fn environment(variables: &[(&str, &str)]) -> Layer {
     Layer::environment(variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))))
@@ -39,230 +39,17 @@ pub(crate) fn problems(layers: &[Layer]) -> String {
     }
 }
 
+/// The page lists the defaults as texts (page.rs).
 #[test]
-fn the_defaults_are_those_of_the_design() {
-    let settings = Settings::load(&[policies()]).unwrap();
-    insta::assert_debug_snapshot!(settings, @r#"
-    Settings {
-        program: Weir,
-        listen: Listen {
-            grpc: Tcp(
-                0.0.0.0:8081,
-            ),
-            socket_mode: 432,
-            tls: None,
-            max_connection_age: 0ns,
-            max_connection_age_grace: 10s,
-            http: 0.0.0.0:8080,
-            admin: 127.0.0.1:6070,
-            metrics: None,
-        },
-        admin_endpoints: Weir,
-        admin_token_file: None,
-        admin_values: Shown,
-        health: Health {
-            redis: false,
-            policies: false,
-        },
-        grpc: Grpc {
-            max_streams: 256,
-            receive_timeout: 5s,
-            connection_held_bytes: 8388608,
-            held_bytes: 0,
-        },
-        http: Http {
-            connections_per_peer: 0,
-            admin_hosts: [],
-            allowed_origins: [],
-        },
-        policies: Policies {
-            source: Directory,
-            directory: "policies",
-            xds: Xds {
-                server: None,
-                node_id: "weir",
-                node_metadata: [],
-                headers: [],
-                start_without_config: false,
-                tls: XdsTls {
-                    enabled: false,
-                    ca_file: None,
-                    system_store_always: false,
-                    cert_file: None,
-                    key_file: None,
-                    server_name: None,
-                },
-                connect_timeout: 5s,
-                connect_retry: 3s,
-                backoff_initial: 1s,
-                backoff_max: 30s,
-                random_percent: 50,
-                max_message_bytes: 33554432,
-                keepalive_interval: 360s,
-                keepalive_timeout: 20s,
-            },
-            all_files: false,
-            dot_files: false,
-            beside: false,
-            file_bytes: None,
-            total_bytes: None,
-            allow_empty: false,
-            compatible: false,
-            merge_domains: false,
-            isolate: false,
-        },
-        store: Memory,
-        charging: Atomic,
-        on_error: Error,
-        shadow_mode: false,
-        quota_mode: false,
-        response: Response {
-            dynamic_metadata: false,
-            delay_header: false,
-            limit_metadata: false,
-            ietf_headers: false,
-            problem_body: false,
-            limit_headers: false,
-            limit_header: "RateLimit-Limit",
-            remaining_header: "RateLimit-Remaining",
-            reset_header: "RateLimit-Reset",
-            unit_multiplier: false,
-        },
-        holds: Holds {
-            receipt_key: "weir.receipt",
-        },
-        near_limit_ratio: 0.8,
-        memory: Memory {
-            max_keys: 1000000,
-        },
-        deny_cache: DenyCache {
-            max_age: 1s,
-            max_keys: 65536,
-            until_window_end: None,
-        },
-        redis: Redis {
-            server: RedisServer {
-                url: redis://127.0.0.1:6379,
-                topology: Single,
-                username: None,
-                password: None,
-                password_file: None,
-                sentinel: None,
-            },
-            tls: RedisTls {
-                ca_file: None,
-                cert_file: None,
-                key_file: None,
-                server_name: None,
-                system_store_always: false,
-                skip_hostname_verification: false,
-            },
-            per_second: None,
-            timeout: 10ms,
-            connect_timeout: 1s,
-            pool_size: 2,
-            queue: 1024,
-            batch_max: 64,
-            merge_max: 16,
-            key_prefix: "",
-            breaker: Breaker {
-                error_percent: 50,
-                calls: 20,
-                window: 1s,
-                probe: 250ms,
-            },
-            ready_after: 5s,
-            start_within: 0ns,
-        },
-        runtime: Runtime {
-            cores: 0,
-        },
-        shutdown: Shutdown {
-            pause: 2s,
-            grace: 10s,
-        },
-        log: Log {
-            level: "info",
-            format: Text,
-            file: None,
-        },
-        statsd: Statsd {
-            address: None,
-            is_udp: false,
-            is_dogstatsd: false,
-            interval: 10s,
-            tags: [],
-            mogrifiers: [],
-        },
-        limits: Limits {
-            descriptors: 64,
-            entries: 16,
-            domain_bytes: 256,
-            key_bytes: 4096,
-            value_bytes: 65536,
-            request_bytes: 4194304,
-            hits: 4294967295,
-        },
-        tracing: Tracing {
-            enabled: false,
-            otlp: Otlp {
-                endpoint: None,
-                is_grpc: false,
-                headers: [],
-                timeout: 10s,
-                gzip: false,
-                ca_file: None,
-                cert_file: None,
-                key_file: None,
-            },
-            service_name: "weir",
-            service_namespace: None,
-            service_instance_id: None,
-            attributes: [],
-            sampler: Sampler {
-                is_parent_based: true,
-                ratio: 1,
-            },
-            propagators: PropagatorFormats {
-                w3c: true,
-                b3: true,
-            },
-            descriptor_values: false,
-            queue: 2048,
-            batch_max: 512,
-            delay: 5s,
-            export_timeout: 30s,
-        },
-        metrics: Metrics {
-            path: "/metrics",
-            weir_names: true,
-            per_rule: true,
-            ratelimit_names: false,
-            mapper: None,
-            response_time_milliseconds: false,
-            dynamic_series: 10000,
-            export: MetricsExport {
-                enabled: false,
-                own_endpoint: None,
-                interval: 60s,
-            },
-        },
-        alerts: Alerts {
-            webhook_url: None,
-            webhook_secret_file: None,
-            webhook_ca_file: None,
-            webhook_timeout: 5s,
-            webhook_attempts: 20,
-            webhook_retry_for: 900s,
-            webhook_queue: 1024,
-        },
-        tap: Tap {
-            shows_values: false,
-            records_per_second: 1000,
-            max_duration: 3600s,
-        },
+fn a_default_that_is_given_changes_nothing() {
+    for setting in SETTINGS {
+        if let Preset::Is(default) = setting.default {
+            let base = flags(&around(setting.name));
+            let given = flags(&[&format!("{}={default}", setting.name)]);
+            let with = Settings::load(&[base.clone(), given]).unwrap();
+            assert_eq!(with, Settings::load(&[base]).unwrap(), "{}", setting.name);
+        }
     }
-    "#);
 }
 
 #[test]
