@@ -24,14 +24,10 @@ descriptors:
   - {key: rate, rate_limit: {rate: 3/h, anchor: first_hit}}
   - key: both
     rate_limits: [{rate: 100/h, anchor: first_hit}, {requests_per_unit: 2, window: 60s, algorithm: concurrency}]
-  - key: trial
-    rate_limits: [{rate: 3/h}, {requests_per_unit: 1, window: 60s, algorithm: concurrency, shadow: true}]
   - {key: watched, shadow_mode: true, rate_limit: {requests_per_unit: 1, window: 60s, algorithm: concurrency}}
   - {key: estimate, rate_limit: {rate: 10/h, hold: true}}
   - {key: limited, rate_limit: 100/h}
   - {key: tried, rate_limit: {requests_per_unit: 1, window: 60s, algorithm: concurrency, shadow: true}}
-  - key: term
-    rate_limit: {requests_per_unit: 1, window: 60s, algorithm: concurrency, until: 2042-01-01}
 ";
 
 struct Bench {
@@ -67,31 +63,9 @@ impl Bench {
         self.ask(&[key], Operation::Consume(1))
     }
 
-    fn free(&self, key: &str) -> u32 {
-        self.ask(&[key], Operation::Peek).statuses[0].remaining
-    }
-
     fn step(&self, us: Micros) {
         self.clock.set(self.clock.now() + us);
     }
-}
-
-/// [cc-3]
-#[test]
-fn a_request_takes_one_permit_whatever_its_hits() {
-    let bench = Bench::new();
-    let first = bench.ask(&["both"], Operation::Consume(60));
-    assert!(!first.denied);
-    assert_eq!((first.limits[0].remaining, first.limits[1].remaining), (40, 1));
-    // Too many hits for the rate: nothing is taken.
-    assert!(bench.ask(&["both"], Operation::Consume(41)).denied);
-    assert!(!bench.ask(&["both"], Operation::Consume(2)).denied);
-    let full = bench.ask(&["both"], Operation::Consume(1));
-    assert!(full.denied);
-    assert_eq!((full.limits[0].remaining, full.limits[1].remaining), (38, 0), "a denied request takes no hits");
-    // Two descriptors are two requests in flight.
-    assert!(!bench.ask(&["key", "key"], Operation::Consume(7)).denied);
-    assert_eq!(bench.free("key"), 0);
 }
 
 /// With the setting `quota_mode`, 5 of 5 requests passed beside a descriptor that met nothing, and 3 without a permit.
@@ -116,20 +90,6 @@ fn the_setting_quota_mode_makes_no_permit_and_no_hold_optional() {
     for permits in ["key", "watched"] {
         assert!(denied(&["rate", permits], 4), "beside {permits}");
     }
-}
-
-/// [cc-3]
-#[test]
-fn hits_that_are_given_back_end_no_request() {
-    let bench = Bench::new();
-    for _ in 0..2 {
-        bench.ask(&["both"], Operation::Consume(10));
-    }
-    let given = bench.ask(&["both"], Operation::Refund(5));
-    assert!(!given.denied);
-    assert_eq!((given.limits[0].remaining, given.limits[1].remaining), (85, 0));
-    assert!(given.limits.iter().all(|limit| !limit.over));
-    assert!(bench.take("both").denied);
 }
 
 /// [cc-4]
@@ -167,25 +127,6 @@ fn only_what_else_denies_has_a_wait() {
     // That wait is longer than any permit lasts, so it is exact.
     let denied = bench.ask(&["both"], Operation::Consume(101));
     assert_eq!(denied.statuses[0].detail.unwrap().fits_after, None);
-}
-
-#[test]
-fn trials_shadow_rules_and_terms_are_as_for_other_limits() {
-    let bench = Bench::new();
-    for left in [2, 1, 0] {
-        let answer = bench.take("trial");
-        assert_eq!((answer.denied, answer.statuses[0].remaining, answer.limits.len()), (false, left, 1));
-    }
-    for over in [false, true] {
-        let answer = bench.take("watched");
-        assert_eq!((answer.denied, answer.statuses[0].detail.unwrap().charged), (false, !over));
-    }
-    assert!(!bench.take("term").denied);
-    assert!(bench.take("term").denied);
-    // 2042-01-01T00:00:00Z, from which on the limit is not there.
-    bench.clock.set(2_272_147_200 * SECOND);
-    let after = bench.take("term");
-    assert_eq!((after.denied, after.statuses[0].limit.is_none()), (false, true));
 }
 
 /// Its state is that of the rule's limit, if it has the same window. [ov-1] [cc-6]

@@ -20,10 +20,12 @@ use weir_engine::policy::SaidBy;
 use weir_engine::wildcards::{INNER_MAX, STEPS_MAX};
 use weir_engine::{Algorithm, Anchor, CalendarUnit, Entry, Limit, Mode, OnError, Precision, Refill, Role, Rule, Unit};
 use weir_policies::{
-    DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, Dialect, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, Loaded, Needs,
-    PROBLEMS_MAX, REGEXES_MAX, SHORT_UNITS, VALUE_BYTES_MAX, VALUES_MAX, check_warnings, load_dir, parse, parse_with,
+    DOMAIN_BYTES_MAX, Dialect, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, Loaded, Needs, PROBLEMS_MAX,
+    REGEXES_MAX, SHORT_UNITS, VALUE_BYTES_MAX, VALUES_MAX, check_warnings, load_dir, parse, parse_with,
 };
 use weir_text::nearest;
+
+use crate::support::arbitrary::config;
 
 fn data(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/policies").join(folder)
@@ -465,34 +467,17 @@ fn problems_past_the_bound_are_counted() {
 }
 
 #[test]
-fn too_many_descriptors_are_told_once() {
-    let half = DESCRIPTORS_MAX / 2 + 1;
-    let text = |domain: &str| {
-        let mut text = format!("domain: {domain}\ndescriptors:\n");
-        for i in 0..half {
-            writeln!(text, "- key: {i}").unwrap();
-        }
-        text
-    };
-    let told = parse(&[("a.yaml", &text("a")), ("b.yaml", &text("b"))]).unwrap_err();
-    let line = half + 1;
-    assert!(
-        told.to_string().starts_with(&format!("b.yaml:{line}:3: more than 1000000 descriptors in all files: ")),
-        "{told}"
-    );
-}
-
-#[test]
 fn too_many_values_and_regular_expressions_are_told_once() {
     let half = VALUES_MAX / 2 + 1;
-    let list = |domain: &str| {
+    let list = |domain: &str, count: usize| {
         let mut text = format!("domain: {domain}\ndescriptors:\n- key: a\n  values:\n");
-        for i in 0..half {
+        for i in 0..count {
             writeln!(text, "  - {i}").unwrap();
         }
         text
     };
-    let told = parse(&[("a.yaml", &list("a")), ("b.yaml", &list("b")), ("c.yaml", &list("c"))]).unwrap_err();
+    let told =
+        parse(&[("a.yaml", &list("a", half)), ("b.yaml", &list("b", half)), ("c.yaml", &list("c", 1))]).unwrap_err();
     assert_eq!(told.to_string(), "b.yaml:4:3: more than 1000000 values and networks in all files");
 
     let mut text = String::from("domain: d\ndescriptors:\n");
@@ -569,7 +554,7 @@ fn wildcards_that_cost_a_value_too_much_are_refused_with_their_place() {
 
 /// Ten times the rules may take ten times as long; comparing all to all would take a hundred times.
 #[test]
-fn a_hundred_thousand_rules_load_without_comparing_all_to_all() {
+fn rules_load_without_comparing_all_to_all() {
     let took = |rules: usize| {
         let mut text = String::from("domain: d\ndescriptors:\n");
         for i in 0..rules / 2 {
@@ -585,9 +570,9 @@ fn a_hundred_thousand_rules_load_without_comparing_all_to_all() {
         started.elapsed()
     };
     // A busy machine can only make a run look slower, so the best of a few counts.
-    let few = (0..3).map(|_| took(10_000)).min().unwrap();
-    let many = (0..3).map(|_| took(100_000)).find(|&many| many < few * 40);
-    assert!(many.is_some(), "10,000 rules took {few:?}, ten times as many over 40 times that");
+    let few = (0..3).map(|_| took(2_000)).min().unwrap();
+    let many = (0..3).map(|_| took(20_000)).find(|&many| many < few * 40);
+    assert!(many.is_some(), "2,000 rules took {few:?}, ten times as many over 40 times that");
 }
 
 #[test]
@@ -602,104 +587,8 @@ fn the_nearest_word_is_near() {
     assert_eq!(nearest(&"x".repeat(100_000), known), None);
 }
 
-/// Texts made of a policy's own words reach further than random ones.
-fn policy_like() -> impl Strategy<Value = String> {
-    let words = prop::sample::select(vec![
-        "domain",
-        "descriptors",
-        "key",
-        "value",
-        "rate_limit",
-        "rate_limits",
-        "unit",
-        "requests_per_unit",
-        "unlimited",
-        "name",
-        "replaces",
-        "algorithm",
-        "gcra",
-        "sliding_window",
-        "token_bucket",
-        "precision",
-        "refill",
-        "interval",
-        "anchor",
-        "first_hit",
-        "calendar",
-        "timezone",
-        "Europe/Berlin",
-        "charging",
-        "on_error",
-        "local",
-        "rate",
-        "10/s",
-        "5/",
-        "burst",
-        "window",
-        "90s",
-        "hour",
-        "shadow_mode",
-        "share_threshold",
-        "true",
-        "*",
-        "a*",
-        "&a ",
-        "*a ",
-        "<<",
-        "0",
-        "-1",
-        "7",
-        "- ",
-        ": ",
-        ":\n",
-        "\n",
-        "\n  ",
-        "\n    - ",
-        "{",
-        "}",
-        "[",
-        "]",
-        ", ",
-        "'",
-        "\"",
-        "|",
-        ">",
-        "? ",
-        "#",
-        "---\n",
-        "!!str ",
-        "~",
-        "%",
-        "\t",
-        "\u{feff}",
-        "\0",
-        "é",
-    ]);
-    prop::collection::vec(words, 0..60).prop_map(|words| format!("domain: d\n{}", words.concat()))
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn no_bytes_make_the_loader_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = parse(&[("p.yaml", &String::from_utf8_lossy(&bytes))]);
-    }
-
-    #[test]
-    fn no_text_makes_the_loader_panic(text in "\\PC{0,200}") {
-        let _ = parse(&[("p.yaml", &text)]);
-    }
-
-    #[test]
-    fn no_almost_policy_makes_the_loader_panic(text in policy_like()) {
-        if let Err(problems) = parse(&[("p.yaml", &text)]) {
-            prop_assert!(problems.count() > 0);
-            for problem in problems.list() {
-                prop_assert!(!problem.message.is_empty() && problem.message.len() < 1_000);
-            }
-        }
-    }
+    #![proptest_config(config(1))]
 
     /// What loads and is damaged by one byte either loads or is told, with a place.
     #[test]

@@ -70,6 +70,8 @@ fn a_compatible_reading_refuses_what_envoyproxy_ratelimit_refuses() {
         "two_documents",
     ];
     let mut loaded = cases("bad.txt");
+    // It takes seconds, and has nothing to do with the reading.
+    loaded.retain(|(name, _)| name != "regex_too_large_together");
     loaded.retain(|(_, policy)| parse_with(&[("p.yaml", policy)], COMPATIBLE).is_ok());
     assert!(loaded.iter().map(|(name, _)| name).eq(loads), "{loaded:?}");
 }

@@ -20,8 +20,6 @@ use weir_policies::{
     NODES_MAX, PROBLEMS_MAX, REGEXES_MAX, REPLACES_MAX, Row, SHORT_UNITS, VALUE_BYTES_MAX, VALUES_MAX, load_dir, parse,
 };
 
-use super::shown::checked;
-
 const SECOND: u64 = 1_000_000;
 /// A minute of the clock in 2041.
 const START: u64 = 37_400_000 * 60 * SECOND;
@@ -191,46 +189,6 @@ fn there_is_an_example_of_each_algorithm() {
     let on_the_page: BTreeSet<_> =
         rows.iter().flat_map(|row| codes(&row[0])).filter(|code| !code.contains(':')).collect();
     assert_eq!(on_the_page, named);
-
-    insta::assert_snapshot!(checked(&directory).unwrap(), @"
-    domain concurrency   concurrency.yaml:3:9   charging atomic   on_error the server's
-      api_key   5 in flight         concurrency window 1m
-      model     100000 per minute   sliding_window_counter
-                50 in flight        concurrency window 5m
-
-    domain fixed_window   fixed_window.yaml:3:9   on_error the server's
-      user       120 per minute     fixed_window
-      address    20 per 5m          fixed_window anchor first_hit
-      customer   100000 per month   fixed_window calendar Europe/Berlin
-      trial      1000 per week      fixed_window calendar UTC
-
-    domain gcra   gcra.yaml:3:9   on_error the server's
-      sensor   7 per second     gcra burst 1
-      app      50 per second    gcra burst 100
-               200000 per day   fixed_window
-
-    domain leaky_bucket   leaky_bucket.yaml:3:9   on_error the server's
-      upstream   10 per second   leaky_bucket burst 20
-      webhook    5 per second    leaky_bucket burst 5
-
-    domain sliding_window   sliding_window.yaml:3:9   on_error the server's
-      tenant    10000 per hour   sliding_window precision 1m
-      partner   600 per minute   sliding_window precision 500ms
-
-    domain sliding_window_counter   sliding_window_counter.yaml:4:9   on_error the server's
-      api_key      50000 per hour      sliding_window_counter
-      llm_tokens   200000 per minute   sliding_window_counter, post_paid
-
-    domain sliding_window_log   sliding_window_log.yaml:3:9   on_error the server's
-      login            5 per 15m   sliding_window_log
-      password_reset   3 per day   sliding_window_log
-
-    domain token_bucket   token_bucket.yaml:2:9   on_error the server's
-      client   10 per second   token_bucket burst 50
-      batch    100 per hour    token_bucket burst 300 refill interval
-
-    8 domains, 18 rules, 20 limits in 8 files
-    ");
 }
 
 #[test]
@@ -245,16 +203,6 @@ fn the_page_and_an_example_have_every_word_of_on_error() {
     let said = loaded.policies.rules().iter().filter_map(|rule| domain.on_error_of(Some(rule)));
     let words: BTreeSet<_> = said.map(|(on_error, _)| on_error.name()).collect();
     assert_eq!(words, OnError::NAMES.into_iter().collect());
-    insta::assert_snapshot!(checked(&directory).unwrap(), @"
-    domain shop   shop.yaml:5:9   on_error local
-      client         20 per second    gcra burst 40
-      card           5 per hour       fixed_window, on_error deny
-      path=/help/*   100 per second   fixed_window, on_error allow
-      job            10 per second    fixed_window, on_error error
-                     10000 per day    fixed_window, on_error error
-
-    1 domain, 4 rules, 5 limits in 1 file
-    ");
 }
 
 /// One limit on one key, by the engine alone.

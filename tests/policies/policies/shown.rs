@@ -16,7 +16,7 @@ fn descriptor(text: &str) -> Vec<(String, String)> {
 }
 
 /// The texts, with the directory's name taken out of them.
-pub(super) fn checked(dir: &Path) -> Result<String, String> {
+fn checked(dir: &Path) -> Result<String, String> {
     let mut out = Vec::new();
     let told = check::run(dir, Dialect::default(), Strictness::Lenient, &mut out).map_err(|failed| failed.to_string());
     let clean = |text: String| text.replace(&format!("{}/", dir.display()), "");
@@ -85,25 +85,6 @@ fn check_prints_warnings_and_strict_makes_errors_of_them() {
     assert_eq!(failed.to_string(), "2 warnings, which --strict makes errors");
     assert!(String::from_utf8(out).unwrap().ends_with("1 domain, 0 rules, 0 limits in 1 file\n"));
     check::run(&quickstart(), Dialect::default(), Strictness::Strict, &mut Vec::new()).unwrap();
-}
-
-#[test]
-fn check_prints_the_quickstart() {
-    insta::assert_snapshot!(checked(&quickstart()).unwrap(), @"
-    domain quickstart   quickstart.yaml:4:9   on_error the server's
-      user                            3 per hour      fixed_window
-      user=admin                      unlimited
-      user=banned                     0 per hour      fixed_window, denies everything
-      client                          10 per second   gcra burst 20
-      path=/download/* (all as one)   100 per 30s     fixed_window
-      login                           5 per minute    fixed_window
-                                      50 per day      fixed_window
-      plan=free
-        path=/search                  10 per minute   fixed_window
-        path                          60 per minute   fixed_window, shadow: never denies
-
-    1 domain, 8 rules, 8 limits in 1 file
-    ");
 }
 
 #[test]
