@@ -1,7 +1,7 @@
 //! The messages of xDS that weir reads and writes.
 //!
-//! The types are generated from the files in proto/ (tests/repository/generated.rs). tests/service/xds/wire.rs compares
-//! them with an independent definition of the same API.
+//! The types are generated from the files in proto/ (tests/repository/generated.rs). tests/repository/api.rs compares the files
+//! with Envoy's.
 
 // Generated code is not linted. Its documentation is in proto/.
 #![allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]

@@ -1,7 +1,6 @@
 //! The gRPC listener as clients see it: decisions, refusals, health, reflection, and connections over the runtimes.
 
 mod authority;
-mod python;
 mod tls;
 mod units;
 mod wire;

@@ -2,11 +2,10 @@
 //! and shows certificates of every kind. weir is the real binary.
 
 mod go_control_plane;
-mod wire;
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryResponse;
@@ -565,7 +564,6 @@ fn accepts_and_says_nothing() -> (TcpListener, SocketAddr) {
 }
 
 mod tls {
-    use rcgen::KeyPair;
     use tokio_rustls::rustls::pki_types::CertificateDer;
     use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
@@ -606,29 +604,6 @@ mod tls {
         ads.set("2", vec![shop(5)]);
         ads.wait_for_ack("2");
         assert_eq!(limit(&mut client, "shop"), Some(5));
-    }
-
-    #[test]
-    fn keys_come_in_every_usual_form() {
-        let authority = Authority::new("weir test");
-        let server = authority.server("server", &["127.0.0.1"]);
-        let ads = Ads::start_with(ads::any_port(), Some(ads::secured(&server, Some(&authority))));
-        ads.set("1", vec![shop(1)]);
-        let keys = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/keys");
-        for (stream, (form, readable)) in
-            [("rsa-pkcs1", "rsa-pkcs8"), ("rsa-pkcs8", "rsa-pkcs8"), ("ec-sec1", "ec-pkcs8")].into_iter().enumerate()
-        {
-            // The authority reads one form only; the key is the same in the other.
-            let pem = std::fs::read_to_string(keys.join(format!("{readable}.pem"))).expect("a key");
-            let key = KeyPair::from_pem(&pem).expect("a key");
-            let issued = authority.client_with_key(form, &key);
-            let key = keys.join(format!("{form}.pem"));
-            let files: [(&str, &Path); 2] = [("cert_file", &issued.certificate), ("key_file", &key)];
-            let weir = serving(&ads.server(), &with_tls(&authority.file(), &files).each());
-            let seen = ads.wait_for("a stream", |seen| seen.stream == stream);
-            assert_eq!(seen.certificate, Some(certificate(&issued)), "{form}");
-            drop(weir);
-        }
     }
 
     #[test]

@@ -86,13 +86,6 @@ impl Authority {
         self.issue(file, names, uris, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    /// A certificate for a client, of a key that is there already.
-    pub fn client_with_key(&self, file: &str, key: &KeyPair) -> Issued {
-        let mut params = CertificateParams::default();
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(file, params, key)
-    }
-
     /// A certificate for these names and no usage in particular, as Envoy Gateway makes them: of an RSA key, which is
     /// stored in PKCS#1, for servers and clients.
     pub fn of_a_gateway(&self, file: &str, names: &[&str]) -> Issued {

@@ -2,7 +2,6 @@
 //! that needs it fails where it is missing or out of date; it is never skipped.
 
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
 
 use super::tools::repository;
 
@@ -11,17 +10,6 @@ const VENV_VARIABLE: &str = "WEIR_TEST_VENV";
 
 /// What scripts/test leaves in the environment: a copy of the requirements that it installed.
 const STAMP: &str = "weir-requirements.txt";
-
-/// Runs a script of tests/python to its end.
-pub fn run(script: &str, arguments: &[&str]) -> Output {
-    let python = venv().join("bin/python");
-    let path = repository().join("tests/python").join(script);
-    let mut command = Command::new(python);
-    // -B: no compiled files in the source tree.
-    command.arg("-B").arg(path).args(arguments);
-    command.stdin(Stdio::null());
-    command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"))
-}
 
 /// The environment's directory; panics where it cannot be used.
 pub fn venv() -> PathBuf {

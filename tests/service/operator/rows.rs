@@ -264,20 +264,6 @@ fn an_override_of_one_limit_leaves_the_plan_of_the_other_limits() {
 }
 
 #[test]
-fn a_change_is_in_force_at_the_next_request_to_another_server() {
-    let redis = RedisServer::start();
-    // A busy machine answers late.
-    let settings = ["store=redis", &format!("redis.url={}", redis.url()), "redis.timeout=5s"];
-    let (first, second) = (Served::start(POLICY, &settings), Served::start(POLICY, &settings));
-    assert_eq!(passes(second.at.grpc, "acme", 20), 3);
-    for (plan, more) in [("gold", 4), ("free", 0), ("max", 20), ("free", 0)] {
-        done(first.at.admin, &["set", "shop", "tenant=acme", "--plan", plan]);
-        assert_eq!(passes(second.at.grpc, "acme", 20), more, "{plan}");
-    }
-    assert_eq!(second.metric("weir_rows_total{event=\"asked_again\"}"), Some(4));
-}
-
-#[test]
 fn a_wrong_line_is_named_and_nothing_is_written_unless_it_is_skipped() {
     let served = Served::start(POLICY, &[]);
     let admin = served.at.admin;
