@@ -28,20 +28,6 @@ fn what_was_denied_is_denied_again_and_told_the_rest_of_its_wait() {
 }
 
 #[test]
-fn a_denial_of_five_hits_says_nothing_about_one() {
-    for limit in every_limit() {
-        let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-        scene.ask(&limit, 7, Mode::Atomic, 0, 0);
-        assert!(scene.ask(&limit, 5, Mode::Atomic, 0, 0).verdict.is_over());
-        assert!(scene.cached(&limit, 5).is_some(), "{limit:?}");
-        for fitting in 1..=3 {
-            assert_eq!(scene.cached(&limit, fitting), None, "{limit:?}");
-        }
-        assert_eq!(scene.ask(&limit, 3, Mode::Atomic, 0, 0).verdict, Verdict::Within);
-    }
-}
-
-#[test]
 fn other_hits_are_denied_where_the_state_tells_their_wait() {
     for limit in every_limit() {
         let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
@@ -76,37 +62,6 @@ fn a_limit_of_zero_is_denied_here_by_every_algorithm() {
 }
 
 #[test]
-fn a_changed_number_of_hits_is_never_answered_from_the_old() {
-    for limit in every_limit() {
-        let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-        scene.use_up(&limit);
-        for requests in [0, 9, 11] {
-            let changed = Limit::new(requests, limit.window(), limit.algorithm()).unwrap();
-            assert_eq!(changed.id(), limit.id());
-            assert_eq!(scene.cached(&changed, 1), None, "{limit:?}");
-        }
-        assert!(scene.cached(&limit, 1).is_some());
-    }
-}
-
-#[test]
-fn a_changed_burst_is_never_answered_from_the_old() {
-    let gcra = |burst| Limit::new(10, Unit::Hour.window(), Algorithm::Gcra { burst }).unwrap();
-    let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-    scene.use_up(&gcra(10));
-    assert_eq!(scene.cached(&gcra(11), 1), None);
-    assert!(scene.cached(&gcra(10), 1).is_some());
-}
-
-#[test]
-fn an_override_is_never_answered_from_the_rule() {
-    let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-    scene.use_up(&per_hour(10));
-    assert_eq!(scene.cached(&per_hour(20), 1), None);
-    assert_eq!(scene.ask(&per_hour(20), 1, Mode::Atomic, 0, 0).verdict, Verdict::Within);
-}
-
-#[test]
 fn another_window_is_never_answered_though_the_key_were_the_same() {
     let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
     scene.use_up(&per_hour(10));
@@ -120,19 +75,6 @@ fn another_key_is_not_denied() {
     scene.use_up(&limit);
     let other = scene.charge("w1:{shop|user=bob}", &limit, Operation::Consume(1), Role::Enforced);
     assert_eq!(scene.cache.denies(&other, scene.now()), None);
-}
-
-#[test]
-fn nothing_is_answered_from_max_age_on() {
-    for limit in every_limit() {
-        let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-        scene.use_up(&limit);
-        let charge = scene.charge(KEY, &limit, Operation::Consume(1), Role::Enforced);
-        let last = scene.now() + SECOND - Duration::from_nanos(1);
-        assert!(scene.cache.denies(&charge, last).is_some(), "{limit:?}");
-        assert_eq!(scene.cache.denies(&charge, scene.now() + SECOND), None, "{limit:?}");
-        assert!(scene.cache.is_empty());
-    }
 }
 
 #[test]
@@ -162,20 +104,6 @@ fn a_denial_ends_by_the_earliest_instant_at_which_its_hits_may_fit() {
         assert_eq!(scene.cached(&limit, 1), None, "{limit:?}");
         assert_eq!(scene.would_take(&limit, 1).verdict, Verdict::Within, "{limit:?}");
     }
-}
-
-#[test]
-fn waits_count_from_when_the_answer_arrived() {
-    let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-    let limit = Limit::new(10, Unit::Second.window(), Algorithm::Gcra { burst: 1 }).unwrap();
-    scene.ask(&limit, 1, Mode::Atomic, 0, 0);
-    // The example of dn-3.
-    assert_eq!(scene.ask(&limit, 1, Mode::Atomic, 0, 8 * MS).verdict, Verdict::Over { retry_after: 100 * MS });
-    scene.step(42 * MS);
-    assert_eq!(scene.cached(&limit, 1).unwrap().verdict, Verdict::Over { retry_after: 58 * MS });
-    assert_eq!(scene.cached(&limit, 1).unwrap().reset_after, 58 * MS);
-    scene.step(50 * MS);
-    assert_eq!(scene.cached(&limit, 1), None);
 }
 
 #[test]
@@ -218,22 +146,6 @@ fn what_was_admitted_is_not_kept() {
     let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
     scene.ask(&per_hour(1), 1, Mode::Atomic, 0, 0);
     assert!(scene.cache.is_empty());
-}
-
-#[test]
-fn only_an_enforced_limit_denies() {
-    let limit = per_hour(1);
-    for role in [Role::Shadow, Role::Quota] {
-        let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-        scene.use_up(&limit);
-        let charge = scene.charge(KEY, &limit, Operation::Consume(1), role);
-        assert_eq!(scene.cache.denies(&charge, scene.now()), None);
-        scene.cache.forget(KEY);
-        let outcome = scene.decide_one(&charge, Mode::Atomic);
-        assert!(outcome.verdict.is_over());
-        scene.cache.insert(&charge, &outcome, scene.now(), scene.now(), scene.cache.generation());
-        assert!(scene.cache.is_empty());
-    }
 }
 
 #[test]
