@@ -1,4 +1,5 @@
-//! What is generated from the tables of keys: the schemas in schemas/, and the tables below `<!-- keys of ... -->` on pages.
+//! What is generated from tables of the code: the schemas in schemas/, and the tables below `<!-- keys of ... -->` and
+//! `<!-- variables -->` on pages.
 //!
 //! `UPDATE_EXPECTED=1` writes them.
 
@@ -7,6 +8,7 @@ use std::path::Path;
 
 use weir_policies::schema::Schema;
 use weir_policies::{Kind, Row, test_file, traffic_file};
+use weir_settings::envoy_ratelimit::{Effect, VARIABLES};
 
 /// Mappings that a page explains in another table.
 const WITHOUT_TABLE: [&str; 2] = ["a status", "an entry"];
@@ -19,6 +21,7 @@ fn generated_files_are_fresh() {
     files.push(page("docs/testing.md", &test_file::KINDS));
     // Descriptors and entries are on the page about tests.
     files.push(page("docs/simulation.md", &traffic_file::KINDS[..3]));
+    files.push(migrating());
     for (path, text) in files {
         let full = Path::new(env!("CARGO_MANIFEST_DIR")).join(&path);
         if std::env::var_os("UPDATE_EXPECTED").is_some() {
@@ -33,11 +36,34 @@ fn generated_files_are_fresh() {
 fn page(path: &str, kinds: &[&Kind]) -> (String, String) {
     let mut text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a page");
     for kind in kinds.iter().filter(|kind| !WITHOUT_TABLE.contains(&kind.name)) {
-        let mark = format!("<!-- keys of {} -->\n\n", kind.name);
-        let at = text.find(&mark).unwrap_or_else(|| panic!("{path} has no {mark}")) + mark.len();
-        let old = text[at..].find("\n\n").expect("an end of the table") + 1;
-        text.replace_range(at..at + old, &table(kind));
+        replace(&mut text, &format!("keys of {}", kind.name), &table(kind));
     }
+    (path.to_owned(), text)
+}
+
+/// Replaces the table below a mark.
+fn replace(page: &mut String, name: &str, table: &str) {
+    let mark = format!("<!-- {name} -->\n\n");
+    let at = page.find(&mark).unwrap_or_else(|| panic!("no page has {mark}")) + mark.len();
+    let old = page[at..].find("\n\n").map_or(page.len() - at, |end| end + 1);
+    page.replace_range(at..at + old, table);
+}
+
+/// The page with every variable of envoyproxy/ratelimit.
+fn migrating() -> (String, String) {
+    let path = "docs/migrating.md";
+    let mut text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a page");
+    let quoted = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
+    let mut table = "| Variable | Type | Default there | Setting of weir | What weir does |\n| --- | --- | --- | --- | --- |\n".to_owned();
+    for variable in VARIABLES {
+        let settings = match variable.effect {
+            Effect::Nothing => "no effect".to_owned(),
+            Effect::Is(..) | Effect::Part(_) => variable.settings().into_iter().map(quoted).collect::<Vec<_>>().join(", "),
+        };
+        let (name, kind, default) = (variable.name, variable.kind.name(), quoted(variable.default));
+        table.push_str(&format!("| `{name}` | {kind} | {default} | {settings} | {} |\n", variable.about));
+    }
+    replace(&mut text, "variables", &table);
     (path.to_owned(), text)
 }
 

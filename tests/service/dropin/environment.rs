@@ -595,32 +595,3 @@ fn rows_name_the_settings_that_exist() {
     }
     assert!(unknown.is_empty(), "no such settings: {unknown:?}");
 }
-
-#[test]
-fn the_page_lists_every_variable_as_the_table_does() {
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/migrating.md")).unwrap();
-    let rows: Vec<&str> =
-        page.lines().filter(|line| line.starts_with("| `") && line.matches(" | ").count() == 4).collect();
-    let expected: Vec<String> = VARIABLES
-        .iter()
-        .map(|variable| {
-            let quoted = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
-            let settings: Vec<String> = variable.settings().into_iter().map(quoted).collect();
-            let settings = match variable.effect {
-                Effect::Nothing => "no effect".to_owned(),
-                Effect::Is(..) | Effect::Part(_) => settings.join(", "),
-            };
-            let (name, kind) = (variable.name, variable.kind.name());
-            format!("| `{name}` | {kind} | {} | {settings} | {} |", quoted(variable.default), variable.about)
-        })
-        .collect();
-    for (row, expected) in rows.iter().zip(&expected) {
-        assert_eq!(row, expected);
-    }
-    assert_eq!(
-        rows.len(),
-        expected.len(),
-        "rows that the page lacks:\n{}",
-        expected[rows.len().min(expected.len())..].join("\n")
-    );
-}
