@@ -14,8 +14,8 @@ use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowRefused, check_of_file};
 use weir_policies::files::{Source, is_test, is_traffic, row_files};
 use weir_policies::traffic_file::{self, Origin, Sources};
 use weir_policies::{
-    Dialect, DomainOutline, Loaded, Outline, PROBLEMS_MAX, Problems, RowsBeside, check_warnings, load, load_dir_with,
-    test_file,
+    Dialect, DomainOutline, Loaded, Outline, PROBLEMS_MAX, Problems, RowsBeside, check_warnings, check_warnings_with,
+    load, load_dir_with, test_file,
 };
 use weir_settings::{PolicySource, Settings, StoreKind};
 use weir_text::{amount, instant_text, spell};
@@ -64,7 +64,7 @@ pub fn run(directory: &Path, dialect: Dialect, strictness: Strictness, out: &mut
         return traffic(directory, out);
     }
     let loaded = load_dir_with(directory, dialect).map_err(Failed::Policies)?;
-    checked(loaded, &Source::from(directory), (THE_SERVERS, None), strictness, out)
+    checked(loaded, &Source::from(directory), None, strictness, out)
 }
 
 /// As [`run`], for the policies that `weir serve` reads with these settings, or for `directory` in place of theirs.
@@ -84,20 +84,20 @@ pub fn run_settings(
     let of_settings = weir_app::source(&settings.policies, u64::MAX);
     let source = Source { directory: directory.unwrap_or_else(|| of_settings.directory.clone()), ..of_settings };
     let loaded = load(&source, weir_policies::Dialect::of(&settings.policies)).map_err(Failed::Policies)?;
-    let of_settings = (&*of_server(settings.on_error.name()), Some(settings.store));
-    checked(loaded, &source, of_settings, strictness, out)
+    checked(loaded, &source, Some(settings), strictness, out)
 }
 
 fn checked(
     mut loaded: Loaded,
     source: &Source,
-    (on_error, store): (&str, Option<StoreKind>),
+    settings: Option<&Settings>,
     strictness: Strictness,
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
-    let rows = rows_beside(source, &loaded, store)?;
-    check_warnings(&mut loaded);
-    write(&loaded, on_error, out)?;
+    let rows = rows_beside(source, &loaded, settings.map(|settings| settings.store))?;
+    check_warnings_with(&mut loaded, settings.map(|settings| settings.response.delay_header));
+    let on_error = settings.map_or_else(|| THE_SERVERS.to_owned(), |settings| of_server(settings.on_error.name()));
+    write(&loaded, &on_error, out)?;
     if let Some(rows) = rows {
         writeln!(out, "{rows}")?;
     }

@@ -5,6 +5,7 @@
 
 mod alike;
 mod below;
+mod buckets;
 mod denies;
 mod hidden;
 mod leases;
@@ -14,10 +15,11 @@ mod texts;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use alike::{Words, alike};
+use below::wide_of;
 use weir_classes::{Budget, GivenUp, Taken, taken};
 use weir_engine::policy::Place;
 use weir_engine::{Matcher, Mode, PolicySet, Role, Rule};
-use weir_text::nearest;
+use weir_text::{escaped, nearest};
 
 use super::allowed::Allowed;
 use super::{Code, Loaded, Location, Outline, WARNINGS_MAX, Warning};
@@ -30,9 +32,15 @@ const STEPS_OF_ONE_MAX: u64 = 2_000_000;
 /// The most limit names that one missing name is compared with, and the most missing names.
 const NAMES_MAX: usize = 1_000;
 
-/// Adds the warnings of `weir check`.
+/// Adds the warnings of `weir check`, without those that need the settings.
 pub fn check_warnings(loaded: &mut Loaded) {
+    check_warnings_with(loaded, None);
+}
+
+/// Adds the warnings of `weir check`, for a server with this `response.delay_header`.
+pub fn check_warnings_with(loaded: &mut Loaded, delay_header: Option<bool>) {
     let mut found = Findings {
+        delay_header,
         policies: &loaded.policies,
         is_compatible: loaded.dialect.compatible,
         allowed: &mut loaded.allowed,
@@ -46,9 +54,7 @@ pub fn check_warnings(loaded: &mut Loaded) {
     // A domain can be spread over several files.
     let mut by_name: BTreeMap<&str, Vec<&Outline>> = BTreeMap::new();
     for domain in &loaded.domains {
-        if texts::has_outer_blank(&domain.name) {
-            found.outer_blank(&domain.place, "domain", &domain.name);
-        }
+        found.odd_text(&domain.place, "domain", &domain.name);
         names.entry(&domain.name).or_insert(&domain.place);
         by_name.entry(&domain.name).or_default().extend(&domain.descriptors);
     }
@@ -66,6 +72,8 @@ pub fn check_warnings(loaded: &mut Loaded) {
 }
 
 struct Findings<'l> {
+    /// The server's `response.delay_header`, if it is known.
+    delay_header: Option<bool>,
     policies: &'l PolicySet,
     is_compatible: bool,
     allowed: &'l mut Allowed,
@@ -124,7 +132,8 @@ impl<'l> Findings<'l> {
         let was_sought = |code: Code| {
             let of_searches =
                 [Code::NeverMet, Code::MatchesNothing, Code::HidesBelow, Code::AlikeKey, Code::AlikeDomain];
-            self.is_whole || !of_searches.contains(&code)
+            let is_known = self.delay_header.is_some() || code != Code::NoDelayHeader;
+            is_known && (self.is_whole || !of_searches.contains(&code))
         };
         let unmet: Vec<_> = self.allowed.unmet().into_iter().filter(|(code, _)| was_sought(*code)).collect();
         for (code, place) in unmet {
@@ -147,6 +156,9 @@ impl<'l> Findings<'l> {
                 self.term_gap(outline, rule);
                 self.same_plans(outline, rule);
                 self.leases(outline, rule, &replaced);
+                if !self.is_compatible {
+                    self.buckets(outline, rule);
+                }
                 // The other limits do not count a request that one limit denies. A row can have any numbers.
                 if rule.rows.is_none() && mode != Some(Mode::Independent) && rule.role == Role::Enforced {
                     self.never_denies(outline, rule, &replaced);
@@ -161,14 +173,21 @@ impl<'l> Findings<'l> {
     fn level(&mut self, descriptors: &[&Outline], place: Place<'l>) {
         self.never_met(descriptors, place);
         self.hides_below(descriptors, place);
+        let mut wide: Option<Vec<&Outline>> = None;
         for outline in descriptors {
             if has_limit(outline) {
                 if let Some(place) = place.descriptor(&outline.key, outline.value.as_ref()) {
                     self.level(&outline.descriptors.iter().collect::<Vec<_>>(), place);
                 }
             } else if !outline.note.has_empty_limit {
+                let wide = wide.get_or_insert_with(|| wide_of(descriptors));
+                let wider = self.wider(outline, wide, place);
                 self.add(&outline.note.place(), Code::NoLimit, || {
-                    "no limit here and below, so this limits nothing".to_owned()
+                    let wider = wider.map_or_else(String::new, |(wider, value)| {
+                        let (key, value) = (escaped(&outline.key), escaped(&value));
+                        format!("; without it the {} at {} limits {key}={value}", kind(wider), wider.note.place())
+                    });
+                    format!("no limit here and below, so this limits nothing{wider}")
                 });
             }
         }
@@ -203,15 +222,18 @@ impl<'l> Findings<'l> {
         replaced
     }
 
-    fn outer_blank(&mut self, place: &Location, what: &str, text: &str) {
-        self.add(place, Code::OuterBlank, || format!("the {what} {text:?} begins or ends with a blank"));
+    /// Warns about characters that look as others do.
+    fn odd_text(&mut self, place: &Location, what: &str, text: &str) {
+        if let Some(odd) = texts::odd_character(text) {
+            self.add(place, Code::OddCharacter, || format!("the {what} {text:?} has {odd}"));
+        } else if texts::has_outer_blank(text) {
+            self.add(place, Code::OuterBlank, || format!("the {what} {text:?} begins or ends with a blank"));
+        }
     }
 
     fn key_as_text(&mut self, outline: &Outline) {
         let key = &*outline.key;
-        if texts::has_outer_blank(key) {
-            self.outer_blank(&outline.note.place(), "key", key);
-        }
+        self.odd_text(&outline.note.place(), "key", key);
         if let Some((name, value)) = key.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty()) {
             self.add(&outline.note.place(), Code::KeyWithValue, || {
                 format!("the whole text {key:?} is the key, and not {name:?} with the value {value:?}")
@@ -226,9 +248,7 @@ impl<'l> Findings<'l> {
 
     fn values_as_text(&mut self, outline: &Outline) {
         if let Some(Matcher::Regex(regex)) = &outline.value {
-            if texts::has_outer_blank(regex.as_str()) {
-                self.outer_blank(&outline.note.place(), "regular expression", regex.as_str());
-            }
+            self.odd_text(&outline.note.place(), "regular expression", regex.as_str());
             let own = outline.value.as_ref().filter(|_| texts::looks_like_prefix(regex.as_str()));
             let example = own.and_then(|matcher| self.taken(&[matcher], 0)?.own);
             let longer = example.as_ref().map(|example| texts::longer(example));
@@ -243,8 +263,9 @@ impl<'l> Findings<'l> {
             Some(Matcher::List(values)) => values,
             _ => return,
         };
-        if let Some(text) = texts.iter().find(|text| texts::has_outer_blank(text)) {
-            self.outer_blank(&outline.note.place(), "value", text);
+        let is_odd = |text: &str| texts::odd_character(text).is_some() || texts::has_outer_blank(text);
+        if let Some(text) = texts.iter().find(|text| is_odd(text)) {
+            self.odd_text(&outline.note.place(), "value", text);
         }
         let network = texts.iter().find(|text| texts::looks_like_network(text));
         if let Some(text) = network.filter(|_| *outline.key != *texts::MASKED_ADDRESS) {

@@ -2,7 +2,8 @@
 //!
 //! Not here: the list of keys (tables.rs), and what their values mean (reader.rs, limit.rs).
 
-use weir_text::yaml::{Node, NodeId, Position, Value};
+use weir_engine::Algorithm;
+use weir_text::yaml::{NO_BREAK_SPACES, Node, NodeId, Position, Value};
 use weir_text::{boolean, nearest, quoted};
 
 use super::keys::{Kind, Named, REFERENCE_KEYS};
@@ -75,7 +76,12 @@ impl<'r> FileReader<'r> {
         let document = self.document;
         let node = document.node(id);
         let Value::Mapping(entries) = &node.value else {
-            let message = format!("{} must be a mapping of keys and values, not {}", kind.name, node.describe());
+            let hint = match &node.value {
+                Value::Scalar { text, .. } => without_space(text, kind).map(|(_, hint)| hint),
+                _ => None,
+            };
+            let (what, hint) = (node.describe(), hint.unwrap_or_default());
+            let message = format!("{} must be a mapping of keys and values, not {what}{hint}", kind.name);
             return Err(self.report(node.position, message));
         };
         let found = vec![None; kind.keys.len()];
@@ -162,8 +168,8 @@ impl<'r> FileReader<'r> {
     }
 
     /// A whole number of 32 bits, in decimal digits with optional `_` between them. A compatible reading accepts all
-    /// numbers of YAML 1.1.
-    pub(super) fn number(&mut self, fields: &Fields, key: &'static str) -> Read<u32> {
+    /// numbers of YAML 1.1. Messages name `least`, which the engine demands.
+    pub(super) fn number(&mut self, fields: &Fields, key: &'static str, least: u32) -> Read<u32> {
         let Some((at, id)) = fields.get(key) else {
             return Ok(None);
         };
@@ -184,9 +190,11 @@ impl<'r> FileReader<'r> {
                 Ok(number) => return Ok(Some(number)),
                 Err(reason) => reason,
             },
+            Value::Scalar { text, plain: false } if whole_number(text).is_ok() => ": remove the quotes",
             _ => "",
         };
-        let message = format!("{key} must be a whole number from 0 to {}, not {}{reason}", u32::MAX, node.describe());
+        let message =
+            format!("{key} must be a whole number from {least} to {}, not {}{reason}", u32::MAX, node.describe());
         Err(self.report(self.value_position(at, id), message))
     }
 
@@ -238,9 +246,30 @@ fn compatible_number(text: &str) -> Option<(u32, IsOdd)> {
     }
 }
 
+/// For a text such as `key:user`: the key, and the end of a message about it.
+fn without_space(text: &str, kind: &Kind) -> Option<(&'static str, String)> {
+    let (name, value) = text.split_once(':')?;
+    let key = kind.keys.get(kind.position(name)?)?.name;
+    let value = value.trim_start_matches(NO_BREAK_SPACES);
+    Some((key, format!(": write a space after the colon, {}", quoted(&format!("{key}: {value}")))))
+}
+
 /// The message about an unknown key. Adds the probable correction to `meant`.
 fn unknown_key(key: &str, kind: &Kind, kinds: &[&Kind], meant: &mut Vec<&'static str>) -> String {
     let text = quoted(key);
+    if let Some((known, hint)) = without_space(key, kind) {
+        meant.push(known);
+        return format!("unknown key {text} in {}{hint}", kind.name);
+    }
+    let ordinary = key.trim_matches(NO_BREAK_SPACES);
+    if ordinary.len() < key.len() && kinds.iter().any(|kind| kind.knows(ordinary)) {
+        return format!("unknown key {text} in {}: replace its no-break spaces with ordinary ones", kind.name);
+    }
+    if kind.knows("algorithm") && Algorithm::NAMES.contains(&key) {
+        // Its period may be in the value.
+        meant.push("unit");
+        return format!("unknown key {text} in {}: write algorithm: {key}", kind.name);
+    }
     let homes: Vec<_> = kinds.iter().filter(|other| other.knows(key)).map(|other| other.name).collect();
     if !homes.is_empty() {
         return format!("{key} belongs in {}, not in {}", homes.join(" or "), kind.name);

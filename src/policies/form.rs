@@ -78,7 +78,11 @@ pub(crate) const fn list(schema: fn() -> Value) -> Form<Option<Vec<NodeId>>> {
 }
 
 pub(crate) const FLAG: Form<bool> = form(fragments::flag, method!(flag));
-pub(crate) const NUMBER: Form<Option<u32>> = form(|| fragments::number(0, u32::MAX.into()), method!(number));
+pub(crate) const NUMBER: Form<Option<u32>> =
+    form(|| fragments::number(0, u32::MAX.into()), |reader, fields, key| reader.number(fields, key, 0));
+/// A number whose 0 the reader of its mapping refuses, or accepts for a special case.
+pub(crate) const POSITIVE: Form<Option<u32>> =
+    form(|| fragments::number(0, u32::MAX.into()), |reader, fields, key| reader.number(fields, key, 1));
 pub(crate) const ON_ERROR: Form<Option<OnError>> = form(
     || fragments::words(&OnError::NAMES),
     |reader, fields, key| Ok(reader.choice(fields, key, &OnError::NAMES)?.and_then(OnError::named)),

@@ -66,7 +66,7 @@ use std::sync::Arc;
 
 use allowed::Allowed;
 pub use beside::RowsBeside;
-pub use check_warnings::check_warnings;
+pub use check_warnings::{check_warnings, check_warnings_with};
 use files::{Source, policy_files};
 pub use given_rows::GivenRows;
 pub use isolate::{FileDomains, HeldBack, load_isolated};

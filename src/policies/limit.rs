@@ -4,6 +4,7 @@
 //! (reader.rs), and what the limit decides (the engine).
 
 use weir_engine::algorithm::parameters::Parameters;
+use weir_engine::words::printable;
 use weir_engine::{
     Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Property, Refill, Shares, Unit, exclusion,
 };
@@ -53,6 +54,10 @@ impl FileReader<'_> {
             });
             return match limit {
                 Ok(limit) => {
+                    self.warn_of_rate(at, text);
+                    if let Ok((requests, period)) = rate::parse(text) {
+                        self.warn_of_no_calendar(at, requests, period);
+                    }
                     self.plans.push(Vec::new());
                     Ok(ReadLimit { at, limit: Some(limit), name: None, replaces: Vec::new() })
                 }
@@ -129,6 +134,13 @@ impl FileReader<'_> {
         };
         let (amount, burst, precision, refill, zone) = (amount?, burst?, precision?, refill?, zone?);
 
+        if algorithm == Algorithm::FIXED_WINDOW.name()
+            && [limit::CALENDAR.name, limit::ANCHOR.name].iter().all(|key| self.given(fields, *key).is_none())
+        {
+            let key = if fields.get(limit::RATE).is_some() { limit::RATE.name } else { limit::UNIT.name };
+            let at = fields.get(key).map_or(fields.at, |(at, id)| self.value_position(at, id));
+            self.warn_of_no_calendar(at, amount.requests, amount.period);
+        }
         let window = amount.period.window;
         // A limit of 0 admits nothing, with any burst.
         let burst = burst.unwrap_or(amount.requests.max(1));
@@ -231,6 +243,9 @@ impl FileReader<'_> {
     pub(super) fn shares(&mut self, fields: &Fields, key: &'static str) -> Result<Shares, Reported> {
         const EXAMPLE: &str = "such as alert_at: [80, 100]";
         let document = self.document;
+        if let Some((at, Node { value: Value::Scalar { text, plain: true }, .. })) = self.value(fields, key) {
+            return Err(self.report(at, format!("alert_at must be a list: write [{}]", printable(text))));
+        }
         let mut shares = Vec::new();
         for id in self.list(fields, key)?.unwrap_or_default() {
             let node = document.node(id);
@@ -299,8 +314,34 @@ impl FileReader<'_> {
         }
         let text = self.read(fields, limit::RATE)?.unwrap_or_default();
         match rate::parse(&text) {
-            Ok((requests, period)) => result.map(|()| Amount { requests, period, requests_key: limit::RATE.name }),
+            Ok((requests, period)) => {
+                let at = fields.get(limit::RATE).map_or(fields.at, |(at, id)| self.value_position(at, id));
+                self.warn_of_rate(at, &text);
+                result.map(|()| Amount { requests, period, requests_key: limit::RATE.name })
+            }
             Err(message) => Err(self.report_value(fields, limit::RATE, message)),
+        }
+    }
+
+    /// Warns about a rate per `m`, which is a minute.
+    pub(super) fn warn_of_rate(&mut self, at: Position, text: &str) {
+        if let Some(number) = text.strip_suffix("/m").filter(|_| self.is_of_weir()) {
+            let message =
+                format!("{text} is {number} per minute: write {number}/min, or {number}/month if that is meant");
+            self.warn(at, Code::MinuteOrMonth, message);
+        }
+    }
+
+    /// Warns about windows of a long unit that the author probably means by the calendar.
+    fn warn_of_no_calendar(&mut self, at: Position, requests: u32, period: Period) {
+        let Some(unit @ (Unit::Week | Unit::Month | Unit::Year)) = period.unit else { return };
+        if requests > 0 && self.is_of_weir() {
+            let days = period.window.us() / Unit::Day.window().us();
+            let message = format!(
+                "a {} is {days} days here, counted from 1970-01-01: write calendar: true, or calendar: false if that is meant",
+                unit.name()
+            );
+            self.warn(at, Code::NoCalendar, message);
         }
     }
 
@@ -311,6 +352,12 @@ impl FileReader<'_> {
                 Err(self.report(unit.max(window), "unit and window together: give one of them"))
             }
             (None, None) if fields.lacks(limit::UNIT) && fields.lacks(limit::WINDOW) => {
+                if let Some((at, algorithm)) = self.value(fields, limit::ALGORITHM)
+                    && matches!(&algorithm.value, Value::Scalar { text, .. } if text == Algorithm::Concurrency.name())
+                {
+                    let message = "concurrency without window: write the longest time that one request may take, such as window: 30s";
+                    return Err(self.report(at, message));
+                }
                 Err(self.report(fields.at, "a rate limit without unit: give one, or a window such as 90s"))
             }
             (None, None) => Err(Reported),
@@ -406,6 +453,11 @@ impl FileReader<'_> {
         let mut names = Vec::new();
         let mut result = Ok(());
         for item in items {
+            if let Node { position, value: Value::Scalar { text, .. } } = self.document.node(item) {
+                let message = format!("an entry of replaces is a mapping: write {{name: {}}}", printable(text));
+                result = Err(self.report(*position, message));
+                continue;
+            }
             let Ok(entry) = self.fields(item, &replaced::KIND) else {
                 result = Err(Reported);
                 continue;

@@ -75,7 +75,7 @@ impl FileReader<'_> {
         }
         let Some(at) = self.given(fields, descriptor::REGEX) else { return Ok(None) };
         let Some(text) = self.read(fields, descriptor::REGEX)? else {
-            return Err(self.report(at, "regex is empty: it would match only the empty value"));
+            return Err(self.report(at, "regex is empty: write ^$ to match only the empty value"));
         };
         self.all.regexes += 1;
         if self.all.regexes_are_refused {
@@ -124,7 +124,7 @@ impl FileReader<'_> {
         let items = self.list(fields, key)?;
         let bytes_max = self.bounds().value_bytes;
         let read = |text: &str| match text {
-            "" => Err("an empty value".to_owned()),
+            "" => Err("an empty value: write regex: ^$ for it, in its own descriptor".to_owned()),
             _ if text.len() > bytes_max => Err(format!("a value has {} bytes: at most {bytes_max}", text.len())),
             _ if text.contains('*') => {
                 let text = quoted(text);

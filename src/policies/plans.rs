@@ -46,6 +46,9 @@ impl FileReader<'_> {
                 Value::Scalar { text, .. } => rate::parse_rate(text).map(Some),
                 _ => Err(format!("a plan has a rate or {UNLIMITED}, {EXAMPLE}")),
             };
+            if let (Ok(_), Value::Scalar { text, .. }) = (&rate, &document.node(value).value) {
+                self.warn_of_rate(value_at, text);
+            }
             match rate {
                 Ok(rate) => plans.push((at, PlanNumbers { plan: (&**name).into(), rate })),
                 Err(message) => result = Err(self.report(value_at, format!("plan {}: {message}", quoted(name)))),

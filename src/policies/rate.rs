@@ -97,7 +97,11 @@ pub(super) fn read(text: &str) -> Result<(u32, Period), String> {
     }
     let requests = whole_number(number).map_err(|reason| {
         let is_fraction = number.contains('.') && number.parse::<f64>().is_ok();
-        let hint = if is_fraction { ": write less often, such as 30/min" } else { reason };
+        let hint = match in_full(number) {
+            Some(in_full) => format!(": write {in_full}/{period}"),
+            None if is_fraction => ": write less often, such as 30/min".to_owned(),
+            None => reason.to_owned(),
+        };
         format!("{number:?} is not a whole number from 0 to {}{hint}", u32::MAX)
     })?;
     let period = if period.starts_with(|c: char| c.is_ascii_digit()) {
@@ -114,8 +118,20 @@ fn unit(word: &str) -> Option<Unit> {
     short.map_or_else(|| Unit::from_name(word), |(_, unit)| Some(*unit))
 }
 
+/// The number that a text such as `10k` or `2M` means.
+fn in_full(text: &str) -> Option<u32> {
+    let (digits, factor) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1_000),
+        None => (text.strip_suffix('M')?, 1_000_000),
+    };
+    whole_number(digits).ok()?.checked_mul(factor)
+}
+
 fn no_unit(word: &str) -> String {
     let names = Unit::ALL.map(Unit::name);
+    if word.eq_ignore_ascii_case("mo") {
+        return format!("no unit {word:?}, did you mean \"month\"?");
+    }
     // All short words are similar to each other.
     match nearest(word, names) {
         Some(_) => format!("no unit {word:?}{}", instead(word, &names)),

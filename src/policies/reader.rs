@@ -171,6 +171,7 @@ impl FileReader<'_> {
         let on_error = self.read(&fields, file::ON_ERROR).unwrap_or_default();
         if let Ok((at, _)) = &domain {
             let place = self.place(*at);
+            self.warn_of_no_descriptors(&fields, *at);
             self.allow_warnings(&fields, &place, 0);
         }
         let descriptors = self.descriptors(&fields, 1);
@@ -188,6 +189,22 @@ impl FileReader<'_> {
             self.all.outlines.push(DomainOutline { name: name.clone(), place, descriptors: Vec::new() });
         }
         self.all.specs.push(DomainSpec { name, mode: self.mode, on_error, descriptors });
+    }
+
+    /// Warns about a file that probably lost its descriptors, as from a template that rendered nothing. A control plane does not
+    /// distinguish an absent list from an empty one.
+    fn warn_of_no_descriptors(&mut self, fields: &Fields, domain: Position) {
+        let key = fields.key_at(descriptor::DESCRIPTORS);
+        let is_absent = key.is_some() || fields.lacks(descriptor::DESCRIPTORS);
+        if self.paths.is_some() || !is_absent || self.given(fields, descriptor::DESCRIPTORS).is_some() {
+            return;
+        }
+        let what = if key.is_some() { "descriptors is empty" } else { "no descriptors" };
+        self.warn(
+            key.unwrap_or(domain),
+            Code::NoDescriptors,
+            format!("{what}: this file limits nothing, write descriptors: [] if that is meant"),
+        );
     }
 
     /// Reports a hold, by its place and key, beside a property that excludes it.
@@ -325,6 +342,10 @@ impl FileReader<'_> {
             self.refuse_beside_hold((at, word), Property::QuotaMode, "quota_mode: true");
         }
         self.check_on_error(&fields, &rule);
+        if matches!(value, Ok(None)) {
+            let is_shadow = matches!(shadow_mode, Ok(true));
+            self.warn_of_empty_value(&fields, rule.as_ref().ok().and_then(Option::as_ref).filter(|_| !is_shadow));
+        }
         self.check_effect(&fields, &rule);
         self.allow_warnings(&fields, &place, first_warning);
         let rule_id = match &rule {
@@ -438,6 +459,21 @@ impl FileReader<'_> {
             }
             _ => {}
         }
+    }
+
+    /// Warns about an empty `value`, which does not match the empty value only.
+    fn warn_of_empty_value(&mut self, fields: &Fields, rule: Option<&(RuleKind, Vec<String>)>) {
+        let Some((at, id)) = fields.get(descriptor::VALUE).filter(|_| self.is_of_weir()) else {
+            return;
+        };
+        let denies = match rule {
+            Some((RuleKind::Limits(limits), _)) => limits.iter().any(|limit| limit.requests() == 0 && !limit.shadow),
+            _ => false,
+        };
+        let at = self.value_position(at, id);
+        let effect = if denies { "matches every value and denies all of them" } else { "matches every value" };
+        let message = format!("an empty value {effect}: remove value, or write regex: ^$ to match the empty value");
+        self.warn(at, Code::EmptyValue, message);
     }
 
     /// Warns about keys that have no effect without a rate limit.

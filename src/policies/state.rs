@@ -117,6 +117,11 @@ impl<'r> FileReader<'r> {
         self.all.dialect.compatible
     }
 
+    /// Whether the policies are a file for weir alone. envoyproxy/ratelimit and control planes write some keys with another intent.
+    pub(super) fn is_of_weir(&self) -> bool {
+        !self.is_compatible() && self.paths.is_none()
+    }
+
     pub(super) fn bounds(&self) -> &'static Bounds {
         if self.is_compatible() { &Bounds::COMPATIBLE } else { &Bounds::OURS }
     }

@@ -11,7 +11,7 @@ use weir_engine::policy::LIMITS_PER_RULE_MAX;
 use weir_engine::{Algorithm, Lease, Micros, Mode, OnError, Precision, SHARES_MAX, Shares, metadata};
 use weir_text::yaml::NodeId;
 
-use super::form::{FLAG, Form, NUMBER, ON_ERROR, form, list, mapping, method, node, only, short_text};
+use super::form::{FLAG, Form, NUMBER, ON_ERROR, POSITIVE, form, list, mapping, method, node, only, short_text};
 use super::keys::{Kind, Needs};
 use super::rate::Period;
 use super::schema::fragments::{
@@ -154,7 +154,7 @@ mapping! {
             reader.choice(fields, key, &Algorithm::NAMES)
         }), "`fixed_window`", "{rate: 10/s, algorithm: gcra}";
         /// whole number from 1; the most hits at one instant
-        BURST: Option<u32> = "burst", NUMBER, "as many as `requests_per_unit`",
+        BURST: Option<u32> = "burst", POSITIVE, "as many as `requests_per_unit`",
             "{rate: 10/s, algorithm: token_bucket, burst: 50}", Needs::Parameter("burst"),
             "a window admits all of its hits at once, only token_bucket, leaky_bucket and gcra have a burst";
         /// `continuous`: at a steady rate; `interval`: all hits of a period at its end

@@ -54,6 +54,14 @@ codes! {
     ManyWildcards = "many_wildcards", "write fewer wildcards, or the exact values";
     /// A limit whose term has ended.
     Ended = "ended", "remove the limit, or correct until";
+    /// `descriptors` is absent or has no value, so the file limits nothing.
+    NoDescriptors = "no_descriptors", "write the descriptors, or descriptors: [] for a domain without limits";
+    /// `value` is empty or null, so the descriptor matches every value.
+    EmptyValue = "empty_value", "remove value, or write regex: ^$ to match the empty value";
+    /// Windows of a month, a week or a year that do not follow the calendar.
+    NoCalendar = "no_calendar", "write calendar: true, or calendar: false if no calendar is meant";
+    /// A rate such as `5000/m`, which can be meant for a month.
+    MinuteOrMonth = "minute_or_month", "write /min or /month";
     /// A name in `replaces` that no limit of the domain has.
     ReplacesNothing = "replaces_nothing", "correct the name, or remove replaces";
     /// A descriptor that no value matches, because other descriptors match all of its values first.
@@ -74,6 +82,8 @@ codes! {
     LooksLikePrefix = "looks_like_prefix", "end it with .* to match all values with this prefix, or write value for only this one";
     /// A key, value or domain that begins or ends with a blank.
     OuterBlank = "outer_blank", "remove the blank, unless requests have it too";
+    /// A key, value or domain with curly quotes or no-break spaces.
+    OddCharacter = "odd_character", "write straight quotes and ordinary spaces, unless requests have these characters too";
     /// A key with an equal sign, which probably contains a value.
     KeyWithValue = "key_with_value", "write key and value";
     /// A key with a star, which is a pattern only in a compatible reading.
@@ -82,6 +92,10 @@ codes! {
     TermGap = "term_gap", "begin the later limit when the earlier one ends, or add a limit without a term";
     /// A limit that never denies, because another one denies first.
     NeverDenies = "never_denies", "remove the limit that never denies, or correct the numbers";
+    /// A burst that takes more than a day to refill.
+    SlowBurst = "slow_burst", "write a smaller burst, or a higher rate";
+    /// A `leaky_bucket` whose waits no caller learns.
+    NoDelayHeader = "no_delay_header", "set response.delay_header, or use gcra";
     /// A lease that admits no request, because a limit without a lease is beside it.
     NeverLeased = "never_leased", "give each limit of the rule a lease, or remove the lease";
     /// A lease that is longer than the window or sub-bucket that ends it.

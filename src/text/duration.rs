@@ -27,7 +27,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         return Err(format!("has no unit: write {0}ms or {0}s", text.get(..SHOWN_CHARS_MAX).unwrap_or(text)));
     }
     if text.contains(['.', ',']) {
-        return Err("fractions are not supported: write 1s500ms in place of 1.5s".to_owned());
+        let (whole, written) =
+            in_whole_units(text).map_or_else(|| ("1s500ms".to_owned(), "1.5s"), |whole| (whole, text));
+        return Err(format!("fractions are not supported: write {whole} in place of {written}"));
     }
     let mut micros: u64 = 0;
     let mut units_left = UNITS;
@@ -59,6 +61,18 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         rest = next;
     }
     Ok(Duration::from_micros(micros))
+}
+
+/// A length with a fraction, such as `1.5m`, in whole units. None if it has no whole number of microseconds.
+fn in_whole_units(text: &str) -> Option<String> {
+    let (whole, rest) = text.split_once(['.', ','])?;
+    let (fraction, unit) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
+    let &(_, micros) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let scale = 10_u64.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let part = fraction.parse::<u64>().ok()?.checked_mul(micros)?;
+    let length = whole.checked_mul(micros)?.checked_add(part / scale)?;
+    (part % scale == 0 && length > 0).then(|| spell(Duration::from_micros(length)))
 }
 
 /// Formats a length of time so that [`duration`] can parse it, rounded down to microseconds.
@@ -119,7 +133,13 @@ mod tests {
         let cases = [
             ("", "empty"),
             ("10", "has no unit: write 10ms or 10s"),
-            ("1.5s", "1s500ms"),
+            ("1.5s", "write 1s500ms in place of 1.5s"),
+            ("1.5m", "write 1m30s in place of 1.5m"),
+            (".5s", "write 500ms in place of .5s"),
+            ("0,25h", "write 15m in place of 0,25h"),
+            ("0.3us", "write 1s500ms in place of 1.5s"),
+            ("1.5.5s", "write 1s500ms in place of 1.5s"),
+            ("1.99999999999999999999s", "write 1s500ms in place of 1.5s"),
             ("-1s", "not a duration"),
             ("+1s", "not a duration"),
             (" 1s", "not a duration"),

@@ -4,6 +4,7 @@
 //! other than `!!str` and second documents are refused, except in a compatible reading. Not here: what keys mean.
 
 mod comments;
+mod faults;
 mod position;
 mod tabs;
 
@@ -15,6 +16,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
+pub use faults::NO_BREAK_SPACES;
 pub use position::Position;
 
 use comments::{Comments, Quote};
@@ -174,7 +176,7 @@ impl<'a> Document<'a> {
                 }
                 break;
             }
-            let (event, span) = event.map_err(|error| fault(start, format!("not valid YAML: {}", error.info())))?;
+            let (event, span) = event.map_err(|error| faults::explained(text, start, error.info()))?;
             let event = match own(event) {
                 Event::Scalar(text, style, anchor, tag) => {
                     Event::Scalar(places.borrowed(span.start.index(), text), style, anchor, tag)

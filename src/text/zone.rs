@@ -4,8 +4,8 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use super::nearest;
 
-/// A suggested name differs in length by at most this many bytes.
-const BYTES_OFF_MAX: usize = 3;
+/// A suggested name differs by at most this many letters: many names have common parts.
+const LETTERS_OFF_MAX: usize = 2;
 
 pub fn zone(name: &str) -> Option<TimeZone> {
     TimeZoneDatabase::bundled().get(name).ok()
@@ -19,7 +19,8 @@ pub fn hint(name: &str) -> String {
     }
 }
 
-pub const HOW: &str = ": write an IANA name such as Europe/Berlin";
+pub const HOW: &str =
+    ": write an IANA name such as Europe/Berlin, https://data.iana.org/time-zones/tzdb/zone.tab lists them";
 
 /// The probable zone: the zone of that city, or one with a similar name.
 fn nearest_zone(name: &str) -> Option<String> {
@@ -29,15 +30,29 @@ fn nearest_zone(name: &str) -> Option<String> {
     if let Some(zone) = known.iter().find(|zone| is_of_city(zone)) {
         return Some(zone.clone());
     }
-    let of_length = known.iter().filter(|zone| zone.len().abs_diff(name.len()) <= BYTES_OFF_MAX);
-    nearest(name, of_length.map(String::as_str)).map(str::to_owned)
+    // Europe/Munich is only two letters from Europe/Zurich.
+    let initial =
+        |zone: &str| zone.rsplit('/').next().and_then(|city| city.chars().next()).map(|c| c.to_ascii_lowercase());
+    let alike = known
+        .iter()
+        .filter(|zone| zone.len().abs_diff(name.len()) <= LETTERS_OFF_MAX && initial(zone) == initial(name));
+    let near = nearest(name, alike.map(String::as_str))?;
+    let off = strsim::damerau_levenshtein(&name.to_lowercase(), &near.to_lowercase());
+    (off <= LETTERS_OFF_MAX).then(|| near.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
 
-    use super::zone;
+    use super::{HOW, hint, zone};
+
+    #[test]
+    fn a_zone_is_suggested_for_a_city_or_for_two_wrong_letters() {
+        assert_eq!(hint("Europe/Berlni"), ", did you mean \"Europe/Berlin\"?");
+        assert_eq!(hint("berlin"), ", did you mean \"Europe/Berlin\"?");
+        assert_eq!(hint("Europe/Munich"), HOW);
+    }
 
     /// Release 2026f of the time zone database: earlier ones had Havana at -05:00 from 2026-11-01 on.
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use weir_cli::check::{self, Failed};
 use weir_lab::testing::Strictness;
-use weir_policies::{Code, Dialect, Loaded, check_warnings, load_dir, parse, parse_with};
+use weir_policies::{Code, Dialect, Loaded, check_warnings, check_warnings_with, load_dir, parse, parse_with};
 
 fn at_root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -145,6 +145,24 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         "the value \" silver\" begins or ends with a blank",
     ),
     (
+        Code::OddCharacter,
+        "  - {key: a, value: “gold”, rate_limit: 1/s}\n",
+        "3:5",
+        "the value \"“gold”\" has curly quotes",
+    ),
+    (
+        Code::OddCharacter,
+        "  - {key: \"user\u{a0}\", rate_limit: 1/s}\n",
+        "3:5",
+        "the key \"user\\u{a0}\" has a no-break space",
+    ),
+    (
+        Code::SlowBurst,
+        "  - {key: a, rate_limits: [9/s, {rate: 1/h, algorithm: token_bucket, burst: 1000}]}\n",
+        "3:5",
+        "limit 2 takes 41d16h to refill its burst of 1000",
+    ),
+    (
         Code::KeyWithValue,
         "  - {key: user=bob, rate_limit: 1/s}\n",
         "3:5",
@@ -172,6 +190,18 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         Code::NoLimit,
         "  - {key: a, rate_limit: 1/s}\n  - {key: a, value: x, descriptors: [{key: b}]}\n",
         "4:5",
+        "no limit here and below, so this limits nothing; without it the key alone at p:3:5 limits a=x",
+    ),
+    (
+        Code::NoLimit,
+        "  - {key: a, rate_limit: 1/s}\n  - {key: a, value: x}\n  - {key: a, value: '*x', rate_limit: 1/s}\n",
+        "4:5",
+        "no limit here and below, so this limits nothing; without it the wildcard at p:5:5 limits a=x",
+    ),
+    (
+        Code::NoLimit,
+        "  - {key: a, value: x}\n  # staff\n  - {key: a, value: '*x', rate_limit: {unlimited: true}}\n  - {key: a, rate_limit: 1/s}\n",
+        "3:5",
         "no limit here and below, so this limits nothing",
     ),
     (
@@ -288,11 +318,67 @@ fn a_domain_that_is_spelled_as_another_is_found() {
     assert_eq!(shown(&loaded), [expected]);
 }
 
+/// Only the settings show whether Envoy delays requests.
+#[test]
+fn a_leaky_bucket_is_a_warning_for_settings_without_the_header_of_its_delay() {
+    let text = |allow: &str| {
+        format!(
+            "domain: d\ndescriptors:\n  - {{key: a, {allow}rate_limit: {{rate: 5/s, algorithm: leaky_bucket, burst: 10}}}}\n"
+        )
+    };
+    let allowed = text("allow_warnings: {no_delay_header: the caller waits}, ");
+    let found = |text: &str, delay_header, compatible| {
+        let mut loaded = parse_with(&[("p", text)], Dialect { compatible, merge_domains: false }).unwrap();
+        check_warnings_with(&mut loaded, delay_header);
+        shown(&loaded)
+    };
+    let advice = Code::NoDelayHeader.advice();
+    assert_eq!(
+        found(&text(""), Some(false), false),
+        [format!(
+            "p:3:5 limit 1 is a leaky_bucket, and without response.delay_header Envoy delays no request: {advice} [no_delay_header]"
+        )]
+    );
+    for (text, delay_header, compatible) in [
+        (text(""), Some(true), false),
+        (text(""), None, false),
+        (text(""), Some(false), true),
+        (allowed.clone(), Some(false), false),
+        (allowed.clone(), None, false),
+    ] {
+        assert_eq!(found(&text, delay_header, compatible), Vec::<String>::new(), "{text}");
+    }
+    assert_eq!(found(&allowed, Some(true), false).len(), 1, "the warning is not there");
+}
+
+/// Files of envoyproxy/ratelimit and of Envoy Gateway have these keys with another intent.
+#[test]
+fn files_of_envoyproxy_ratelimit_have_only_the_warnings_of_all_files() {
+    let found = |text: &str| {
+        let mut loaded = parse_with(&[("p", text)], Dialect { compatible: true, merge_domains: false }).unwrap();
+        check_warnings(&mut loaded);
+        shown(&loaded).into_iter().map(|text| text.rsplit_once('[').unwrap().1.to_owned()).collect::<Vec<_>>()
+    };
+    for (text, expected) in [
+        ("domain: d\n", "no_descriptors]"),
+        ("domain: d\ndescriptors:\n", "no_descriptors]"),
+        ("domain: d\ndescriptors: [{key: “a”, rate_limit: {unit: second, requests_per_unit: 1}}]\n", "odd_character]"),
+    ] {
+        assert_eq!(found(text), [expected], "{text}");
+    }
+    for limit in
+        ["value: '', rate_limit: {unit: month, requests_per_unit: 9}", "value: , rate_limit: 9/m", "rate_limit: 5/week"]
+    {
+        assert_eq!(found(&format!("domain: d\ndescriptors: [{{key: a, {limit}}}]\n")), [""; 0], "{limit}");
+    }
+}
+
 #[test]
 fn each_code_of_weir_check_has_a_case_here() {
-    let of_a_load = 11;
+    let of_a_load = 15;
     for code in &Code::ALL[of_a_load..] {
-        let is_here = *code == Code::AlikeDomain || FOUND.iter().any(|(found, ..)| found == code);
+        let is_elsewhere = matches!(code, Code::AlikeDomain | Code::NoDelayHeader);
+        let is_here = is_elsewhere || FOUND.iter().any(|(found, ..)| found == code);
         assert!(is_here, "{}", code.name());
     }
 }
@@ -319,6 +405,9 @@ fn a_warning_that_is_allowed_where_it_stands_is_silent_and_one_that_is_gone_is_a
     // Those of a domain, and those that a load finds.
     for text in [
         "domain: ' d'\nallow_warnings: {outer_blank: the caller sends it}\ndescriptors: [{key: a, rate_limit: 1/s}]",
+        "domain: d\nallow_warnings: {no_descriptors: filled later}\n",
+        "domain: d\ndescriptors: []\n",
+        "domain: d\ndescriptors: [{key: a, value: '', rate_limit: 1/s, allow_warnings: {empty_value: a tool writes it}}]",
         "domain: d\ndescriptors: [{key: a, rate_limit: , allow_warnings: {empty_rate_limit: later}}]",
         "domain: d\ndescriptors: [{key: a, shadow_mode: true, allow_warnings: {no_effect: later}, descriptors: [{key: b, rate_limit: 1/s}]}]",
         "domain: d\ndescriptors:\n- key: a\n  descriptors: [{key: b, rate_limit: 1/s}]\n  \
@@ -408,6 +497,8 @@ fn what_is_meant_so_is_left_alone() {
         "  - {key: a, rate_limit: {unlimited: true}} # staff\n",
         "  - key: a\n    rate_limit:\n      unlimited: true # staff\n",
         "  - key: a\n    shadow_mode: true # until March\n    rate_limit: 1/s\n    descriptors: [{key: b, rate_limit: 1/s}]\n",
+        // Buckets that refill within a day, and a burst below the hits of a window.
+        "  - {key: a, rate_limits: [{rate: 1/h, algorithm: gcra, burst: 24}, {rate: 100/30d, algorithm: token_bucket, burst: 50}]}\n",
         // Names that differ by what they mean.
         "  - {key: user, rate_limit: 1/s}\n  - {key: users, rate_limit: 1/s}\n  - {key: path1, rate_limit: 1/s}\n  - {key: path2, rate_limit: 1/s}\n",
         "  - {key: a, rate_limit: {rate: 1/s, name: x}}\n  - {key: b, rate_limit: {rate: 1/s, replaces: [{name: x}]}}\n",

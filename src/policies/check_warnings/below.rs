@@ -115,6 +115,27 @@ impl<'l> Findings<'l> {
         None
     }
 
+    /// The descriptor that a value of another one meets once that one is removed, and such a value. None if nothing limits it then.
+    pub(super) fn wider<'o>(
+        &mut self,
+        outline: &Outline,
+        wide: &[&'o Outline],
+        place: Place<'l>,
+    ) -> Option<(&'o Outline, String)> {
+        if wide.is_empty() || !self.compare(wide.len()) {
+            return None;
+        }
+        let value = self.value_of(outline, place)?;
+        let is_met = |other: &&Outline| {
+            other.key == outline.key
+                && !std::ptr::eq(*other, outline)
+                && other.value.as_ref().is_none_or(|matcher| matcher.matches(&value))
+        };
+        let wider = *wide.iter().find(|other| is_met(other))?;
+        let is_unlimited = self.rule(wider).is_some_and(|rule| rule.unlimited);
+        (has_limit(wider) && !is_unlimited).then_some((wider, value))
+    }
+
     /// A value that matches a descriptor, if one was found.
     fn value_of(&mut self, outline: &Outline, place: Place<'l>) -> Option<String> {
         let own = place.descriptor(&outline.key, outline.value.as_ref())?.address();
@@ -129,4 +150,18 @@ impl<'l> Findings<'l> {
             |value: &String| place.child(Entry { key: &outline.key, value }).is_some_and(|met| met.address() == own);
         tried.into_iter().find(is_met)
     }
+}
+
+/// The descriptors of a level that can match values of others, in the order in which weir tries them. [mt-2]
+pub(super) fn wide_of<'o>(level: &[&'o Outline]) -> Vec<&'o Outline> {
+    let rank = |outline: &Outline| match &outline.value {
+        Some(Matcher::Networks(_)) => Some(0),
+        Some(Matcher::Regex(_)) => Some(1),
+        Some(Matcher::Text(text)) if text.contains('*') => Some(1),
+        None => Some(2),
+        Some(Matcher::Text(_) | Matcher::List(_)) => None,
+    };
+    let mut wide: Vec<(i32, &Outline)> = level.iter().filter_map(|outline| Some((rank(outline)?, *outline))).collect();
+    wide.sort_by_key(|(rank, _)| *rank);
+    wide.into_iter().map(|(_, outline)| outline).collect()
 }

@@ -1,6 +1,7 @@
 //! Values that are compared as text and look like a network or a pattern.
 
 use weir_engine::network::{Network, NetworkError};
+use weir_text::yaml::NO_BREAK_SPACES;
 
 /// The key of Envoy's descriptors whose values are networks, compared as text.
 pub(super) const MASKED_ADDRESS: &str = "masked_remote_address";
@@ -16,6 +17,18 @@ pub(super) fn looks_like_network(text: &str) -> bool {
 
 pub(super) fn has_outer_blank(text: &str) -> bool {
     text.trim().len() < text.len()
+}
+
+/// Characters that look as others do: those of word processors in place of those of a keyboard. An apostrophe in a name is ordinary.
+pub(super) fn odd_character(text: &str) -> Option<&'static str> {
+    const SINGLE: [char; 3] = ['‘', '’', '‚'];
+    if text.contains(['“', '”', '„', '‟']) || text.starts_with(SINGLE) || text.ends_with(SINGLE) {
+        Some("curly quotes")
+    } else if text.contains(NO_BREAK_SPACES) {
+        Some("a no-break space")
+    } else {
+        None
+    }
 }
 
 /// Whether a regular expression is probably meant as a prefix: plain text, or an anchor or a slash at one end only.
@@ -70,6 +83,16 @@ mod tests {
         }
         for text in ["10.0.0.1", "10.*", "/10.0.0.0/8", "cafe/8", "10.0.0.0/33", "text/html", "2001:db8::1"] {
             assert!(!looks_like_network(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn curly_quotes_are_told_from_apostrophes() {
+        for text in ["“user”", "„user“", "‘user’", "a\u{a0}b", "user\u{202f}"] {
+            assert!(odd_character(text).is_some(), "{text}");
+        }
+        for text in ["O’Brien", "\"user\"", "a b", "«user»", "Zoë"] {
+            assert_eq!(odd_character(text), None, "{text}");
         }
     }
 

@@ -109,7 +109,7 @@ impl FileReader<'_> {
 
     /// A number of repetitions, from 1.
     pub(super) fn count(&mut self, fields: &Fields, key: &'static str, most: u32) -> Result<u32, Reported> {
-        match self.number(fields, key)? {
+        match self.number(fields, key, 0)? {
             Some(number) if number == 0 || number > most => {
                 Err(self.report_value(fields, key, format!("{key} must be from 1 to {most}, not {number}")))
             }

@@ -5,7 +5,7 @@ use weir_engine::Micros;
 use weir_text::yaml::NodeId;
 
 use super::{Arrivals, DURATION_US_MAX, KEYS_MAX, SOURCES_MAX, TimeFormat};
-use crate::form::{FLAG, NUMBER, form, list, mapping, method, node, only, short_text};
+use crate::form::{FLAG, NUMBER, form, list, mapping, node, only, short_text};
 use crate::keys::Kind;
 use crate::rate::{self, Period};
 use crate::schema::fragments::{bounded_list, length_pattern, number, rate as rate_schema, reference, text, words};
@@ -78,7 +78,7 @@ mapping! {
         /// when it begins and ends, after the start
         UNTIL: Option<Micros> = "until", LENGTH, "all of `duration`", "";
         /// how many keys it has, all equally frequent; at most 5,000,000 in one file
-        KEYS: Option<u32> = "keys", form(|| number(1, KEYS_MAX.into()), method!(number)), "`1`", "{ask: user=u<n>, keys: 10, rate: 1/s}";
+        KEYS: Option<u32> = "keys", form(|| number(1, KEYS_MAX.into()), |reader, fields, key| reader.number(fields, key, 1)), "`1`", "{ask: user=u<n>, keys: 10, rate: 1/s}";
     }
 }
 

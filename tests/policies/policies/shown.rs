@@ -106,6 +106,7 @@ fn check_prints_a_tree() {
     domain void   void.yml:1:9   on_error the server's
       no descriptors: everything passes
 
+    void.yml:1:9: warning: no descriptors: this file limits nothing, write descriptors: [] if that is meant [no_descriptors]
     shop.yaml:6:9: warning: (path=/pay, method=POST) has no limit here, because the limit at shop.yaml:11:13 is below the key alone at shop.yaml:9:9: write the limits of the other descriptor below this one too, or unlimited: true for no limit [hides_below]
     shop.yaml:14:5: warning: (tenant=t9, path=/pay) has no limit here, because the limit at shop.yaml:6:9 is below the key alone at shop.yaml:3:5: write the limits of the other descriptor below this one too, or unlimited: true for no limit [hides_below]
     shop.yaml:21:5: warning: in shadow mode, and no comment says why: write the reason in a comment, in a line of the descriptor or above it [no_reason]
@@ -140,6 +141,8 @@ fn check_and_explain_show_what_shapes_a_limit() {
       gcra                                   10 per second    gcra burst 10
       gcra with a burst                      1 per 366d       gcra burst 8
       concurrency                            50 in flight     concurrency window 30s
+
+    shop.yaml:37:5: warning: limit 1 takes 2928d to refill its burst of 8: write a smaller burst, or a higher rate [slow_burst]
 
     1 domain, 18 rules, 18 limits in 1 file
     ");
