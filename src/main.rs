@@ -10,6 +10,7 @@ use clap::Parser as _;
 use weir_cli::admin::Unanswered;
 use weir_cli::args::{Arguments, AskArguments, Checked, Command, Explained, Policies, settings_in};
 use weir_cli::ask::{self, Decided, Output, Question};
+use weir_cli::check::{self, CheckFormat};
 use weir_cli::client::{self, Ended};
 use weir_cli::diff::{self, Outcome};
 use weir_cli::lua::{self, NoScript};
@@ -18,7 +19,7 @@ use weir_cli::program::Program;
 use weir_cli::serve::{self, ServeError};
 use weir_cli::simulate::{self, SimulateError};
 use weir_cli::test::{self, Verdict};
-use weir_cli::{check, explain, overrides, ratelimit, rows, tap, top};
+use weir_cli::{explain, overrides, ratelimit, rows, tap, top};
 
 /// A request costs dozens of small allocations, most of them in the HTTP/2 library: this allocator makes them cheaper and
 /// keeps a store of many keys from fragmenting.
@@ -55,15 +56,23 @@ fn main() -> ExitCode {
         Command::Ratelimit => return ended(ratelimit::serve()),
         Command::Check(arguments) => {
             let (dialect, strictness) = (arguments.dialect.dialect(), arguments.strictness());
-            let out = &mut stdout();
+            let (format, out) = (arguments.format, &mut stdout());
             match arguments.checked() {
-                Ok(Checked::Files(directory)) => {
-                    check::run(&directory, dialect, strictness, out).map_err(|error| error.to_string())
-                }
-                Ok(Checked::Settings { config, directory }) => match settings_in(&config, std::env::vars_os()) {
-                    Ok(settings) => {
-                        check::run_settings(&settings, directory, strictness, out).map_err(|error| error.to_string())
+                Ok(Checked::Files(directory)) => match format {
+                    CheckFormat::Text => check::run(&directory, dialect, strictness, out),
+                    CheckFormat::Json | CheckFormat::Sarif => {
+                        check::report(&directory, dialect, strictness, format, out)
                     }
+                }
+                .map_err(|error| error.to_string()),
+                Ok(Checked::Settings { config, directory }) => match settings_in(&config, std::env::vars_os()) {
+                    Ok(settings) => match format {
+                        CheckFormat::Text => check::run_settings(&settings, directory, strictness, out),
+                        CheckFormat::Json | CheckFormat::Sarif => {
+                            check::report_settings(&settings, directory, strictness, format, out)
+                        }
+                    }
+                    .map_err(|error| error.to_string()),
                     Err(problems) => return told(&problems, USAGE),
                 },
                 Ok(Checked::Server(server)) => {

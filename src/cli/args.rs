@@ -25,6 +25,7 @@ use self::overrides::OverrideArguments;
 use self::rows::RowArguments;
 use super::admin::AdminServer;
 use super::ask;
+use super::check::CheckFormat;
 use super::diff::{DialectArguments, Diff};
 use super::simulate::SimulateArguments;
 use super::tap::TapArguments;
@@ -199,6 +200,9 @@ pub struct CheckArguments {
     /// Exit with 1 if there are warnings
     #[arg(long)]
     strict: bool,
+    /// How the findings are written
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = CheckFormat::Text, conflicts_with = "server")]
+    pub format: CheckFormat,
     /// How the files are read.
     #[command(flatten)]
     pub dialect: DialectArguments,

@@ -1,5 +1,7 @@
 //! `weir check`: validates policies and prints them.
 
+mod report;
+
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,6 +21,8 @@ use weir_policies::{
 };
 use weir_settings::{PolicySource, Settings, StoreKind};
 use weir_text::{amount, instant_text, spell};
+
+pub use report::{CheckFormat, report, report_settings};
 
 use super::admin::AdminServer;
 use super::served::{self, NoPolicies, Served};
@@ -77,25 +81,43 @@ pub fn run_settings(
     strictness: Strictness,
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
-    if settings.policies.source == PolicySource::Xds && directory.is_none() {
+    let Some((loaded, source)) = read_by_settings(settings, directory)? else {
         writeln!(out, "policies.source is xds: a control plane has the policies, so there are no files to check")?;
         return Ok(());
+    };
+    checked(loaded, &source, Some(settings), strictness, out)
+}
+
+/// The policies that `weir serve` reads with these settings, or those of a directory. None if a control plane has them.
+fn read_by_settings(settings: &Settings, directory: Option<PathBuf>) -> Result<Option<(Loaded, Source)>, Failed> {
+    if settings.policies.source == PolicySource::Xds && directory.is_none() {
+        return Ok(None);
     }
     let of_settings = weir_app::source(&settings.policies, u64::MAX);
     let source = Source { directory: directory.unwrap_or_else(|| of_settings.directory.clone()), ..of_settings };
     let loaded = load(&source, weir_policies::Dialect::of(&settings.policies)).map_err(Failed::Policies)?;
-    checked(loaded, &source, Some(settings), strictness, out)
+    Ok(Some((loaded, source)))
+}
+
+/// Adds the warnings to policies, and reads the files of rows beside them. Returns the totals of the rows, if there are any.
+fn prepared(
+    mut loaded: Loaded,
+    source: &Source,
+    settings: Option<&Settings>,
+) -> Result<(Loaded, Option<String>), Failed> {
+    let rows = rows_beside(source, &loaded, settings.map(|settings| settings.store))?;
+    check_warnings_with(&mut loaded, settings.map(|settings| settings.response.delay_header));
+    Ok((loaded, rows))
 }
 
 fn checked(
-    mut loaded: Loaded,
+    loaded: Loaded,
     source: &Source,
     settings: Option<&Settings>,
     strictness: Strictness,
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
-    let rows = rows_beside(source, &loaded, settings.map(|settings| settings.store))?;
-    check_warnings_with(&mut loaded, settings.map(|settings| settings.response.delay_header));
+    let (loaded, rows) = prepared(loaded, source, settings)?;
     let on_error = settings.map_or_else(|| THE_SERVERS.to_owned(), |settings| of_server(settings.on_error.name()));
     write(&loaded, &on_error, out)?;
     if let Some(rows) = rows {
