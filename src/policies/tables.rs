@@ -229,7 +229,7 @@ fn flag_or_hold() -> serde_json::Value {
 mapping! {
     pub(crate) mod hold = "a hold" {
         /// whole number from 1 to the hits of the limit; a settle leaves so many of the held hits charged
-        AT_LEAST: Option<u32> = "at_least", form(|| number(1, u32::MAX.into()), method!(number)), "required", "{at_least: 100}";
+        AT_LEAST: Option<u32> = "at_least", form(|| number(1, u32::MAX.into()), |reader, fields, key| reader.number(fields, key, 1)), "required", "{at_least: 100}";
     }
 }
 

@@ -54,11 +54,15 @@ fn migrating() -> (String, String) {
     let path = "docs/migrating.md";
     let mut text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a page");
     let quoted = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
-    let mut table = "| Variable | Type | Default there | Setting of weir | What weir does |\n| --- | --- | --- | --- | --- |\n".to_owned();
+    let mut table =
+        "| Variable | Type | Default there | Setting of weir | What weir does |\n| --- | --- | --- | --- | --- |\n"
+            .to_owned();
     for variable in VARIABLES {
         let settings = match variable.effect {
             Effect::Nothing => "no effect".to_owned(),
-            Effect::Is(..) | Effect::Part(_) => variable.settings().into_iter().map(quoted).collect::<Vec<_>>().join(", "),
+            Effect::Is(..) | Effect::Part(_) => {
+                variable.settings().into_iter().map(quoted).collect::<Vec<_>>().join(", ")
+            }
         };
         let (name, kind, default) = (variable.name, variable.kind.name(), quoted(variable.default));
         table.push_str(&format!("| `{name}` | {kind} | {default} | {settings} | {} |\n", variable.about));

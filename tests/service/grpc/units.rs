@@ -11,9 +11,10 @@ use weir_rls::proto::rate_limit_response::RateLimit;
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
 use super::{OK, POLICY, block_on};
-use crate::support::process::Weir;
+use crate::support::process::{LogLine, Weir};
 use crate::support::seen::{metric, warns};
 use crate::support::served::Served;
+use crate::support::wait::PATIENCE;
 use crate::support::{http, rls};
 
 const SECOND: i32 = 1;
@@ -121,8 +122,9 @@ fn a_field_of_a_limit_that_weir_does_not_know_is_counted_and_logged_once_a_minut
         assert_eq!(answer.statuses[0].current_limit.as_ref().map(|limit| limit.requests_per_unit), Some(7));
         assert_eq!(metric(&weir, series), count);
     }
-    let lines = weir.count_in_log(|line| warns(line, "\"field\":9"));
-    assert_eq!(lines, 1);
+    let is_about_it = |line: &LogLine| warns(line, "\"field\":9");
+    assert!(weir.wait_for_log(0, PATIENCE, is_about_it), "{}", weir.written());
+    assert_eq!(weir.count_in_log(is_about_it), 1);
 }
 
 /// "3 of 4 per minute left", `"unit":"MINUTE"` and `q=4;w=60`: a limit of 4 requests in flight was shown as a rate.
