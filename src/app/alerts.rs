@@ -60,8 +60,7 @@ async fn read(file: PathBuf) -> Result<Secret, AppError> {
 }
 
 async fn tls(ca_file: Option<&Path>) -> Result<Arc<Tls>, AppError> {
-    let files = TlsFiles { ca: ca_file.map(Path::to_owned), ..TlsFiles::default() };
-    let tls = Arc::new(Tls::new(files).offering(PROTOCOLS));
+    let tls = Arc::new(Tls::new(TlsFiles::of(ca_file.map(Path::to_owned), None, None)).offering(PROTOCOLS));
     let reading = tls.clone();
     on_own_thread(move || reading.config(|_| {}).map(drop)).await?;
     Ok(tls)

@@ -10,7 +10,7 @@ use weir_lifecycle::on_own_thread;
 use weir_settings::{Otlp, Tracing};
 use weir_telemetry::otlp::{self, Collector};
 use weir_telemetry::traces::Service;
-use weir_tls::{Identity, Tls, TlsFiles};
+use weir_tls::{Tls, TlsFiles};
 
 use super::AppError;
 
@@ -44,13 +44,9 @@ fn collector(settings: &Otlp, url: Uri) -> Collector {
         Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_str(value).ok()?))
     });
     let tls = (url.scheme_str() == Some("https")).then(|| {
-        let identity = settings.cert_file.clone().zip(settings.key_file.clone());
-        Tls::new(TlsFiles {
-            ca: settings.ca_file.clone(),
-            identity: identity.map(|(certificate, key)| Identity { certificate, key }),
-            ..TlsFiles::default()
-        })
-        .offering(otlp::protocols(settings.is_grpc))
+        let Otlp { ca_file, cert_file, key_file, .. } = settings;
+        Tls::new(TlsFiles::of(ca_file.clone(), cert_file.clone(), key_file.clone()))
+            .offering(otlp::protocols(settings.is_grpc))
     });
     Collector {
         url,

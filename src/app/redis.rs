@@ -9,7 +9,7 @@ use weir_store::redis::pipeline::Options;
 use weir_store::redis::turns::Turns;
 use weir_store::redis::{Endpoint, RedisObserver, RedisTarget, Sentinels, breaker};
 use weir_telemetry::metrics::Metrics;
-use weir_tls::{Identity, TlsFiles};
+use weir_tls::TlsFiles;
 
 use super::{AppError, certificates};
 
@@ -117,10 +117,9 @@ fn deployment(
 fn tls_files(tls: &RedisTls) -> TlsFiles {
     let RedisTls { ca_file, cert_file, key_file, server_name, system_store_always, skip_hostname_verification } = tls;
     TlsFiles {
-        ca: ca_file.clone(),
         system_store_always: *system_store_always,
         any_name: *skip_hostname_verification,
-        identity: cert_file.clone().zip(key_file.clone()).map(|(certificate, key)| Identity { certificate, key }),
         server_name: server_name.clone(),
+        ..TlsFiles::of(ca_file.clone(), cert_file.clone(), key_file.clone())
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use weir_policies::Dialect;
 use weir_telemetry::metrics::{LimitSource, Metrics};
-use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
+use weir_tls::{GRPC_PROTOCOLS, Tls, TlsFiles};
 use weir_xds::{Options, Pauses, Status, Subscription, UnknownFields, Watch};
 
 use super::{AppError, certificates, policies};
@@ -84,14 +84,8 @@ fn options(settings: &weir_settings::Xds) -> Result<Options, AppError> {
     let (host, port) = settings.server.clone().ok_or_else(|| refused("no server is set".to_owned()))?;
     let tls = settings.tls.enabled.then(|| {
         let of = &settings.tls;
-        let identity = of.cert_file.clone().zip(of.key_file.clone());
-        Tls::new(TlsFiles {
-            ca: of.ca_file.clone(),
-            identity: identity.map(|(certificate, key)| Identity { certificate, key }),
-            server_name: of.server_name.clone(),
-            ..TlsFiles::default()
-        })
-        .offering(GRPC_PROTOCOLS)
+        let files = TlsFiles::of(of.ca_file.clone(), of.cert_file.clone(), of.key_file.clone());
+        Tls::new(TlsFiles { server_name: of.server_name.clone(), ..files }).offering(GRPC_PROTOCOLS)
     });
     if let Some(tls) = &tls {
         tls.config(|_| ()).map_err(|error| refused(error.to_string()))?;

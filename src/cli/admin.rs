@@ -7,33 +7,27 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::pin::Pin;
 use std::str::FromStr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use http_body::Body as _;
 pub use hyper::Method;
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
+use hyper::http::uri::InvalidUri;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use weir_api::ErrorAnswer;
 use weir_engine::words::printable;
 use weir_settings::Setting;
 use weir_text::percent_encoded;
-use weir_tls::dial::Bounded;
+use weir_tls::dial::{AbortOnDrop, Answered, Dial, NoResponse, Trouble};
 
 use super::token::Token;
 
-/// The largest head of an answer, in bytes.
-const HEAD_BYTES_MAX: usize = 64 * 1_024;
-/// The most bytes until the end of that head, including heads of 100 Continue and the part of the body that is read
-/// with it.
-const UNANSWERED_BYTES_MAX: usize = 4 * HEAD_BYTES_MAX;
+/// The most bytes until the end of the head of an answer, including heads of 100 Continue and the part of the body that
+/// is read with it.
+const UNANSWERED_BYTES_MAX: usize = 256 * 1_024;
 /// The most parts of an answer that wait for their reader.
 const PARTS_MAX: usize = 4;
 /// The largest error of a server, in bytes.
@@ -217,7 +211,7 @@ impl AdminServer {
         expected: Expected,
         bytes_max: usize,
     ) -> Result<T, NoAnswer> {
-        let (_connection, response) = self.send(sent).await?;
+        let Answered { response, connection: _connection } = self.send(sent).await?;
         match response.status() {
             StatusCode::OK => {}
             StatusCode::SERVICE_UNAVAILABLE if expected == Expected::OkOrUnready => {}
@@ -250,7 +244,7 @@ impl AdminServer {
     pub async fn lines(&self, path: &str, token: &Token, bounds: Bounds) -> Result<Lines, NoAnswer> {
         let sent = &Sent::get(path, Some(token));
         let begin = async {
-            let (connection, response) = self.send(sent).await?;
+            let Answered { response, connection } = self.send(sent).await?;
             let status = response.status();
             if status != StatusCode::OK {
                 let body = self.body(response, sent, bounds.bytes_max).await?;
@@ -275,31 +269,22 @@ impl AdminServer {
         NoAnswer::Refused(self.clone(), sent.to_string(), status, reason)
     }
 
-    async fn send(&self, sent: &Sent<'_>) -> Result<(Connection, Response<Incoming>), NoAnswer> {
-        let broken = |error: hyper::Error| NoAnswer::Broken(self.clone(), sent.to_string(), innermost(&error));
-        let stream = TcpStream::connect((self.host.as_str(), self.port))
-            .await
-            .map_err(|error| NoAnswer::Connect(self.clone(), error.to_string()))?;
-        let bytes_max = Arc::new(AtomicUsize::new(UNANSWERED_BYTES_MAX));
-        let stream = TokioIo::new(Bounded::new(stream, bytes_max.clone()));
-        let mut builder = http1::Builder::new();
-        let (mut sender, connection) = builder.max_buf_size(HEAD_BYTES_MAX).handshake(stream).await.map_err(broken)?;
-        let connection = AbortOnDrop(tokio::spawn(connection));
-        let mut request = Request::builder().method(sent.method.clone()).uri(sent.path);
-        request = request.header(HOST, self.to_string()).header("connection", "close");
+    async fn send(&self, sent: &Sent<'_>) -> Result<Answered, NoAnswer> {
+        let broken = |reason: String| NoAnswer::Broken(self.clone(), sent.to_string(), reason);
+        let mut request = Request::builder().method(sent.method.clone()).uri(sent.path).header("connection", "close");
         if let Some(token) = sent.token.and_then(Token::text) {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
         if !sent.body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
-        let request = request
-            .body(sent.body.clone())
-            .map_err(|error| NoAnswer::Broken(self.clone(), sent.to_string(), error.to_string()))?;
-        let response = sender.send_request(request).await.map_err(broken)?;
-        // From here on, the reader of the body applies its own bound.
-        bytes_max.store(usize::MAX, Relaxed);
-        Ok((connection, response))
+        let request = request.body(sent.body.clone()).map_err(|error| broken(error.to_string()))?;
+        let uri = format!("http://{self}").parse().map_err(|error: InvalidUri| broken(error.to_string()))?;
+        let dial = Dial { tls: None, trouble: Trouble::default(), answer_bytes_max: UNANSWERED_BYTES_MAX };
+        dial.send(&uri, request).await.map_err(|error| match error {
+            NoResponse::Connect(error) => NoAnswer::Connect(self.clone(), error.to_string()),
+            NoResponse::Broken(error) => broken(innermost(&error)),
+        })
     }
 
     async fn body(&self, response: Response<Incoming>, sent: &Sent<'_>, bytes_max: usize) -> Result<Vec<u8>, NoAnswer> {
@@ -358,17 +343,6 @@ impl Read for PartReader {
     }
 }
 
-/// A connection that is closed after its only request.
-struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-type Connection = AbortOnDrop<Result<(), hyper::Error>>;
-
 /// The lines of an answer without an end.
 pub struct Lines {
     server: AdminServer,
@@ -378,7 +352,7 @@ pub struct Lines {
     /// How many of these bytes were already searched for a line end.
     searched: usize,
     bytes_max: usize,
-    _connection: Connection,
+    _connection: AbortOnDrop,
 }
 
 impl Lines {

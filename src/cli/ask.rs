@@ -22,7 +22,7 @@ use weir_rls::{json, receipts};
 use weir_settings::RECEIPT_KEY;
 use weir_tls::causes::innermost;
 use weir_tls::dial::{Dial, Trouble};
-use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
+use weir_tls::{GRPC_PROTOCOLS, Tls, TlsFiles};
 
 use super::admin::{block_on, host_and_port};
 
@@ -163,13 +163,9 @@ impl TlsArguments {
     /// If there are files but the address has no TLS.
     pub fn with(self, server: GrpcServer) -> Result<(String, Option<TlsFiles>), String> {
         let GrpcServer { address, has_tls } = server;
-        let identity = self.tls_cert_file.zip(self.tls_key_file);
-        let files = TlsFiles {
-            ca: self.tls_ca_file,
-            identity: identity.map(|(certificate, key)| Identity { certificate, key }),
-            server_name: self.tls_server_name,
-            ..TlsFiles::default()
-        };
+        let Self { tls_ca_file, tls_cert_file, tls_key_file, tls_server_name: server_name } = self;
+        let files = TlsFiles::of(tls_ca_file, tls_cert_file, tls_key_file);
+        let files = TlsFiles { server_name, ..files };
         if !has_tls && files != TlsFiles::default() {
             return Err(format!("--tls-* is for a server with TLS: write https://{address}"));
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use weir_policies::Dialect;
 use weir_policies::watch::Source;
-use weir_tls::{Identity, TlsFiles};
+use weir_tls::TlsFiles;
 
 use super::ask::{self, Output, Question};
 use super::check;
@@ -90,12 +90,11 @@ pub fn client(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) ->
 
 fn tls_files(given: &[(&'static str, String)]) -> Result<TlsFiles, Ended> {
     let file = |name| last(given, name).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let identity = match (file("grpc-cert-file"), file("grpc-key-file")) {
-        (Some(certificate), Some(key)) => Some(Identity { certificate, key }),
-        (None, None) => None,
-        _ => return Err(Ended::Usage("-grpc-cert-file and -grpc-key-file need each other".to_owned())),
-    };
-    Ok(TlsFiles { ca: file("grpc-server-ca-file"), identity, ..TlsFiles::default() })
+    let [ca, certificate, key] = ["grpc-server-ca-file", "grpc-cert-file", "grpc-key-file"].map(file);
+    if certificate.is_some() != key.is_some() {
+        return Err(Ended::Usage("-grpc-cert-file and -grpc-key-file need each other".to_owned()));
+    }
+    Ok(TlsFiles::of(ca, certificate, key))
 }
 
 /// Reads flags as Go does: `-name value`, `-name=value`, with one dash or two, up to the first argument that is not a

@@ -1,7 +1,7 @@
-//! Opens connections by a URL: name, TCP, TLS.
+//! Opens connections: name, TCP, TLS. Sends single HTTP/1 requests on them.
 //!
-//! Not here: the protocols on them (telemetry/otlp.rs, telemetry/alerts/webhook.rs, cli/ask.rs), and connections to
-//! Redis and to a control plane, which do not use HTTP URLs (store/redis/dial, xds/dial.rs).
+//! Not here: other protocols on them (telemetry/otlp.rs, cli/ask.rs, xds/dial.rs), and connections to Redis, which count
+//! their bytes (store/redis/dial).
 
 use std::future::Future;
 use std::io;
@@ -11,6 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{HOST, HeaderMap, HeaderValue};
+use hyper::{Request, Response};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -29,6 +33,9 @@ use super::{Tls, tcp};
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 pub const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
+/// The largest buffer of an HTTP/1 connection, in bytes.
+const BUFFER_BYTES_MAX: usize = 64 * 1_024;
+
 /// The reason of the last failed connection.
 pub type Trouble = Arc<Mutex<Option<String>>>;
 
@@ -44,7 +51,7 @@ pub struct Dial {
 }
 
 impl Service<Uri> for Dial {
-    type Response = TokioIo<Bounded<Stream>>;
+    type Response = TokioIo<Bounded>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
@@ -66,23 +73,68 @@ impl Service<Uri> for Dial {
 }
 
 impl Dial {
-    /// Opens a connection. The caller sets the time limit.
-    ///
-    /// # Errors
-    /// When the name is unknown, nothing listens, or TLS fails.
-    pub async fn open(self, uri: &Uri) -> io::Result<Bounded<Stream>> {
-        let bytes_max = Arc::new(AtomicUsize::new(self.answer_bytes_max));
-        Ok(Bounded::new(self.connect(uri).await?, bytes_max))
-    }
-
-    async fn connect(self, uri: &Uri) -> io::Result<Stream> {
+    async fn open(self, uri: &Uri) -> io::Result<Bounded> {
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let port = uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
-        let stream = tcp::connect(host, port).await?;
-        let Some(tls) = self.tls else { return Ok(Either::Left(stream)) };
-        let refused = |error: &FileError| tracing::warn!("{error}; its last good content stays in use");
-        let stream = tls.handshake(host, stream, refused).await.map_err(io::Error::other)?;
-        Ok(Either::Right(Box::new(stream)))
+        let bytes_max = Arc::new(AtomicUsize::new(self.answer_bytes_max));
+        Ok(Bounded { stream: connect(host, port, self.tls).await?, bytes_max, read: 0 })
+    }
+
+    /// Sends an HTTP/1 request, whose URL has no host, on a connection of its own. Follows no redirect. `answer_bytes_max`
+    /// bounds the head of the answer, and what is read with it. The caller sets the time limit.
+    ///
+    /// # Errors
+    /// [`NoResponse`].
+    pub async fn send(self, uri: &Uri, mut request: Request<String>) -> Result<Answered, NoResponse> {
+        let host = uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+        // The host is the first header.
+        let mut headers: HeaderMap = host.map(|host| (HOST, host)).into_iter().collect();
+        headers.extend(std::mem::take(request.headers_mut()));
+        *request.headers_mut() = headers;
+        let buffer = self.answer_bytes_max.min(BUFFER_BYTES_MAX);
+        let stream = self.open(uri).await.map_err(NoResponse::Connect)?;
+        let bytes_max = stream.bytes_max.clone();
+        let shaken = http1::Builder::new().max_buf_size(buffer).handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = shaken.map_err(NoResponse::Broken)?;
+        let connection = AbortOnDrop(tokio::spawn(connection));
+        let response = sender.send_request(request).await.map_err(NoResponse::Broken)?;
+        // The reader of the body applies its own bound.
+        bytes_max.store(usize::MAX, Relaxed);
+        Ok(Answered { response, connection })
+    }
+}
+
+/// Opens a connection, with TLS if it is given. The caller sets the time limit.
+///
+/// # Errors
+/// When the name is unknown, nothing listens, or TLS fails.
+pub async fn connect(host: &str, port: u16, tls: Option<Arc<Tls>>) -> io::Result<Stream> {
+    let stream = tcp::connect(host, port).await?;
+    let Some(tls) = tls else { return Ok(Either::Left(stream)) };
+    let refused = |error: &FileError| tracing::warn!("{error}; its last good content stays in use");
+    let stream = tls.handshake(host, stream, refused).await.map_err(io::Error::other)?;
+    Ok(Either::Right(Box::new(stream)))
+}
+
+/// Why there is no response.
+#[derive(Debug)]
+pub enum NoResponse {
+    Connect(io::Error),
+    /// The connection broke, or the answer is not HTTP.
+    Broken(hyper::Error),
+}
+
+pub struct Answered {
+    pub response: Response<Incoming>,
+    pub connection: AbortOnDrop,
+}
+
+/// The connection of a response, which ends when this is dropped.
+pub struct AbortOnDrop(tokio::task::JoinHandle<Result<(), hyper::Error>>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -91,21 +143,14 @@ pub type Stream = Either<TcpStream, Box<ClientStream<TcpStream>>>;
 
 /// A connection with a bound on the bytes that its server sends between two writes. Without the bound, a server that
 /// sends 100 Continue endlessly would keep an HTTP client busy for the whole request timeout.
-pub struct Bounded<S> {
-    stream: S,
+pub struct Bounded {
+    stream: Stream,
     bytes_max: Arc<AtomicUsize>,
     /// Bytes since the last write.
     read: usize,
 }
 
-impl<S> Bounded<S> {
-    /// `bytes_max` is the most bytes after a write. The caller can change it later.
-    pub const fn new(stream: S, bytes_max: Arc<AtomicUsize>) -> Self {
-        Self { stream, bytes_max, read: 0 }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+impl AsyncRead for Bounded {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -123,7 +168,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+impl AsyncWrite for Bounded {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let wrote = std::task::ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
         self.read = 0;
@@ -139,7 +184,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
     }
 }
 
-impl Connection for Bounded<Stream> {
+impl Connection for Bounded {
     fn connected(&self) -> Connected {
         Connected::new()
     }

@@ -57,6 +57,14 @@ pub struct TlsFiles {
     pub any_name: bool,
 }
 
+impl TlsFiles {
+    /// The files of a client's settings. It has an own certificate if both `certificate` and `key` are set.
+    pub fn of(ca: Option<PathBuf>, certificate: Option<PathBuf>, key: Option<PathBuf>) -> Self {
+        let identity = certificate.zip(key).map(|(certificate, key)| Identity { certificate, key });
+        Self { ca, identity, ..Self::default() }
+    }
+}
+
 /// weir's own certificate and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {

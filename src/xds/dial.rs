@@ -14,8 +14,8 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 use weir_tls::causes::in_full;
-use weir_tls::files::FileError;
-use weir_tls::{in_words, tcp};
+use weir_tls::dial::{Stream, connect};
+use weir_tls::in_words;
 
 use super::Options;
 
@@ -44,15 +44,9 @@ pub(super) async fn dial(options: &Options) -> Result<Dialled, String> {
 
 async fn open(options: &Options) -> Result<Dialled, String> {
     let (host, port) = (options.host.as_str(), options.port);
-    let stream = tcp::connect(host, port).await.map_err(|error| format!("{host}:{port}: {error}"))?;
+    let stream = connect(host, port, options.tls.clone()).await.map_err(|error| format!("{host}:{port}: {error}"))?;
     let trouble = Trouble::default();
-    let (scheme, stream): (_, Box<dyn Stream>) = match &options.tls {
-        None => ("http", Box::new(stream)),
-        Some(tls) => {
-            let refused = |error: &FileError| tracing::warn!("{error}; its last good content stays in use");
-            ("https", Box::new(tls.clone().handshake(&options.host, stream, refused).await?))
-        }
-    };
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
     let host = if options.host.contains(':') { format!("[{}]", options.host) } else { options.host.clone() };
     let endpoint = Endpoint::from_shared(format!("{scheme}://{host}:{}", options.port))
         .and_then(|endpoint| endpoint.user_agent(concat!("weir/", env!("CARGO_PKG_VERSION"))))
@@ -67,14 +61,9 @@ async fn open(options: &Options) -> Result<Dialled, String> {
     Ok(Dialled { channel, trouble })
 }
 
-/// Bytes in both directions.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-
 /// A stream that stores its first error.
 struct Noted {
-    stream: Box<dyn Stream>,
+    stream: Stream,
     trouble: Trouble,
 }
 

@@ -15,9 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use hyper::Request;
-use hyper::client::conn::http1;
-use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
-use hyper_util::rt::TokioIo;
+use hyper::header::{CONTENT_TYPE, USER_AGENT};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -25,7 +23,7 @@ use tonic::codegen::http::Uri;
 use weir_tls::Tls;
 use weir_tls::backoff::{doubled, jittered};
 use weir_tls::causes::innermost;
-use weir_tls::dial::{Dial, USER_AGENT as WEIR};
+use weir_tls::dial::{Dial, NoResponse, USER_AGENT as WEIR};
 use weir_tls::files::{self, OneAtATime};
 
 use super::alert::Alert;
@@ -296,10 +294,8 @@ impl Sender {
     async fn attempt(&self, options: &Options, id: &str, body: &str) -> Result<(), String> {
         let timestamp = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let signature = self.secret(options).await.sign(id, timestamp, body);
-        let authority = options.url.authority().map_or("", |authority| authority.as_str());
         let path = options.url.path_and_query().map_or("/", |path| path.as_str());
         let request = Request::post(path)
-            .header(HOST, authority)
             .header(USER_AGENT, WEIR)
             .header(CONTENT_TYPE, "application/json")
             .header("webhook-id", id)
@@ -309,22 +305,11 @@ impl Sender {
             .map_err(|error| error.to_string())?;
         let (tls, trouble) = (options.tls.clone(), Arc::default());
         let dial = Dial { tls, trouble, answer_bytes_max: ANSWER_BYTES_MAX };
-        let stream = dial.open(&options.url).await.map_err(|error| format!("no connection: {error}"))?;
-        let mut builder = http1::Builder::new();
-        builder.max_buf_size(ANSWER_BYTES_MAX);
-        let shaken = builder.handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = shaken.map_err(|error| error.to_string())?;
-        let mut connection = pin!(connection);
-        let mut answer = pin!(sender.send_request(request));
-        let mut is_connected = true;
-        let answer = loop {
-            tokio::select! {
-                biased;
-                answer = &mut answer => break answer,
-                _ = &mut connection, if is_connected => is_connected = false,
-            }
-        };
-        let status = answer.map_err(|error| format!("no answer: {}", innermost(&error)))?.status();
+        let answered = dial.send(&options.url, request).await.map_err(|error| match error {
+            NoResponse::Connect(error) => format!("no connection: {error}"),
+            NoResponse::Broken(error) => format!("no answer: {}", innermost(&error)),
+        })?;
+        let status = answered.response.status();
         if status.is_success() { Ok(()) } else { Err(format!("HTTP {status}")) }
     }
 
