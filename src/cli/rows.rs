@@ -3,6 +3,7 @@
 //! Not here: parsing of arguments (args/rows.rs), lines of files (policies), and the effect of a row (engine, limiter).
 
 mod import;
+mod replace;
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -133,10 +134,22 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
 }
 
 fn import_file(arguments: &ImportArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
-    let ImportArguments { file, skip, server } = arguments;
+    let ImportArguments { file, skip, replace, dry_run, server } = arguments;
     let interrupted = interrupted().map_err(Failed::Start)?;
-    let order = Import { path: file, skip: *skip, interrupted: &interrupted, now: SystemClock.now() };
-    import(&order, |pass, rows| by_server(server, pass, &rows), out, notes)
+    let now = SystemClock.now();
+    let order = Import { path: file, skip: *skip, dry_run: *dry_run, interrupted: &interrupted, now };
+    let mut unwanted = Vec::new();
+    let checked = |seen: SeenDescriptors| {
+        if *replace {
+            unwanted = replace::unwanted(arguments, seen)?;
+        }
+        Ok(())
+    };
+    import(&order, |pass, rows| by_server(server, pass, &rows), checked, out, notes)?;
+    if *replace {
+        replace::remove(arguments, &unwanted, &interrupted, out, notes)?;
+    }
+    Ok(())
 }
 
 /// Becomes true on SIGINT or SIGTERM, which then does not end the process.
@@ -321,21 +334,27 @@ fn lines(row: &ShownRow) -> String {
 /// Sends a batch of rows to a running server.
 fn by_server(server: &ServerArguments, pass: Pass, rows: &[RowToSend]) -> Result<Vec<LineEnd>, Failed> {
     let path = if pass == Pass::Check { format!("{PATH}?check=true") } else { PATH.to_owned() };
-    let (mut ends, mut body) = (Vec::with_capacity(rows.len()), String::new());
+    let end = |result| match result {
+        RowResult::Word(word) if word == "written" => LineEnd::Written,
+        RowResult::Word(_) => LineEnd::Same,
+        RowResult::Refused { refused, is_store: true, .. } => LineEnd::Unconfirmed(refused),
+        RowResult::Refused { refused, field, .. } => LineEnd::Refused(field.and_then(field_of_row), refused),
+    };
+    Ok(post(server, &path, rows)?.into_iter().map(end).collect())
+}
+
+/// Sends rows to a running server. Returns one result for each.
+fn post(server: &ServerArguments, path: &str, rows: &[RowToSend]) -> Result<Vec<RowResult>, Failed> {
+    let (mut results, mut body) = (Vec::with_capacity(rows.len()), String::new());
     for (at, RowToSend { row, over }) in rows.iter().enumerate() {
         body.push_str(&json!(JsonRow { version: *over, ..<JsonRow>::from(row) }).to_string());
         body.push('\n');
         if body.len() >= BODY_BYTES || at + 1 == rows.len() {
-            let answer: RowResults = ask(server, Method::POST, &path, std::mem::take(&mut body))?;
-            ends.extend(answer.results.into_iter().map(|result| match result {
-                RowResult::Word(word) if word == "written" => LineEnd::Written,
-                RowResult::Word(_) => LineEnd::Same,
-                RowResult::Refused { refused, is_store: true, .. } => LineEnd::Unconfirmed(refused),
-                RowResult::Refused { refused, field, .. } => LineEnd::Refused(field.and_then(field_of_row), refused),
-            }));
+            let answer: RowResults = ask(server, Method::POST, path, std::mem::take(&mut body))?;
+            results.extend(answer.results);
         }
     }
-    Ok(ends)
+    Ok(results)
 }
 
 fn field_of_row(wrong: WrongField) -> Option<RowField> {

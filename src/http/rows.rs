@@ -58,6 +58,9 @@ pub(super) struct Posted {
     /// Checks the rows without writing them.
     #[serde(default)]
     check: bool,
+    /// Removes the rows. Each must have the version of its line.
+    #[serde(default)]
+    remove: bool,
 }
 
 /// One row, or a page of rows.
@@ -109,7 +112,7 @@ pub(super) async fn set(
     Ok(tagged(&row, &change))
 }
 
-/// Sets many rows: one JSON line each, with a result for each. If `If-Match` forbids some of them, the status is 412.
+/// Sets or removes many rows: one JSON line each, with a result for each. If `If-Match` forbids some of them, the status is 412.
 pub(super) async fn set_many(
     State(site): State<Arc<Site>>,
     Extension(By(by)): Extension<By>,
@@ -117,7 +120,7 @@ pub(super) async fn set_many(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Response> {
-    let Query(Posted { check: is_check }) = query.map_err(|rejection| bad_query(&rejection))?;
+    let Query(Posted { check: is_check, remove: is_removal }) = query.map_err(|rejection| bad_query(&rejection))?;
     let of_header = if_match(&headers).map_err(bad_request)?;
     let body = read(&site, body, BODY_BYTES_MAX).await?;
     // One body at a time, because its rows take many times its bytes.
@@ -144,7 +147,23 @@ pub(super) async fn set_many(
         is_unmatched |= matches!(refused, RowRefused::Unmatched(_));
         refused_result(&refused)
     };
-    if is_check {
+    if is_removal {
+        for (place, (row, only)) in places.into_iter().zip(&rows) {
+            let (domain, entries, only) = (&row.domain, row.descriptor(), only.as_ref());
+            let end = match is_check {
+                true => table.check_removal(domain, &entries, only).await.map(|()| "ok"),
+                false => remove_one(table, &by, domain, &row.entries, only).await.map(|_| "removed"),
+            };
+            results[place] = match end {
+                Ok(word) => RowResult::Word(word.to_owned()),
+                Err(RowRefused::FoundRemoved(_)) => RowResult::Word("removed".to_owned()),
+                Err(RowRefused::Absent | RowRefused::Unmatched(None) | RowRefused::Misfit(_)) => {
+                    RowResult::Word("absent".to_owned())
+                }
+                Err(reason) => refused(reason),
+            };
+        }
+    } else if is_check {
         for (place, checked) in places.into_iter().zip(table.check_matching(rows).await) {
             results[place] = checked.map_or_else(&mut refused, |()| RowResult::Word("ok".to_owned()));
         }
@@ -171,17 +190,8 @@ pub(super) async fn remove(
     match (domain, descriptor, ended) {
         (Some(domain), Some(descriptor), false) => {
             let entries = entries_of(&descriptor).map_err(bad_request)?;
-            let removed = table.remove_matching(&by, &domain, &as_entries(&entries), only.as_ref()).await;
-            let found_or_unknown = match &removed {
-                Err(RowRefused::FoundRemoved(by)) => Some((&**by, "row found removed")),
-                Err(refused) if refused.is_unknown() => Some((&*by, "row may have been removed")),
-                _ => None,
-            };
-            if let Some((by, message)) = found_or_unknown {
-                audit_unconfirmed_removal(by, &domain, &spell_pairs(&entries), message);
-            }
+            let removed = remove_one(table, &by, &domain, &entries, only.as_ref()).await;
             let Removed { row, left } = removed.map_err(refusal)?;
-            audit_removed(&by, &row, left.as_ref());
             let left = left.map(|left| checked(table, &left));
             Ok(shown(&RowRemoval { removed: versioned(&row), left }).into_response())
         }
@@ -201,6 +211,30 @@ pub(super) async fn remove(
         }
         _ => Err(bad_request("give domain and descriptor, or ended=true")),
     }
+}
+
+/// Removes one row, and logs its author.
+async fn remove_one(
+    table: &RowTable,
+    by: &str,
+    domain: &str,
+    entries: &[(Box<str>, Box<str>)],
+    only: Option<&RowMatch>,
+) -> Result<Removed, RowRefused> {
+    let removed = table.remove_matching(by, domain, &as_entries(entries), only).await;
+    let found_or_unknown = match &removed {
+        Ok(Removed { row, left }) => {
+            audit_removed(by, row, left.as_ref());
+            None
+        }
+        Err(RowRefused::FoundRemoved(by)) => Some((&**by, "row found removed")),
+        Err(refused) if refused.is_unknown() => Some((by, "row may have been removed")),
+        Err(_) => None,
+    };
+    if let Some((by, message)) = found_or_unknown {
+        audit_unconfirmed_removal(by, domain, &spell_pairs(entries), message);
+    }
+    removed
 }
 
 /// Logs the author of a change, also if the store may have made it, and if it is found later that the store has made it.

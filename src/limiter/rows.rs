@@ -459,6 +459,24 @@ impl RowTable {
         }
     }
 
+    /// Whether a row of a descriptor is there that can be removed. Removes nothing.
+    ///
+    /// # Errors
+    /// As [`RowTable::remove_matching`].
+    pub async fn check_removal(
+        &self,
+        domain: &str,
+        entries: &[Entry<'_>],
+        only: Option<&RowMatch>,
+    ) -> Result<(), RowRefused> {
+        let found = self.find(domain, entries).await?;
+        match self.place() {
+            _ if only.is_some_and(|only| !only.has(&found.row)) => Err(RowRefused::Unmatched(row_version(&found.row))),
+            Place::Process(rows) if !rows.has_of_operator(&found.key) => Err(RowRefused::OfFile),
+            _ => Ok(()),
+        }
+    }
+
     /// Removes the row of a descriptor, and returns it. If another row is set between the reading and the removal, that row
     /// is read and removed in its place. [rw-4]
     ///

@@ -87,7 +87,7 @@ pub struct DescriptorArguments {
 }
 
 /// The server, and the token for changes.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct ServerArguments {
     /// The server's admin listener, HOST:PORT
     #[arg(long, value_name = "ADDR", default_value_t)]

@@ -47,6 +47,12 @@ pub struct ImportArguments {
     /// Continue after wrong lines, and list them
     #[arg(long)]
     pub skip: bool,
+    /// Remove each row that is not in the file, after the rows of the file are written
+    #[arg(long, conflicts_with = "skip")]
+    pub replace: bool,
+    /// Check the file and change nothing; with --replace also print the rows that would be removed
+    #[arg(long, conflicts_with = "skip")]
+    pub dry_run: bool,
     /// Where the server is.
     #[command(flatten)]
     pub server: ServerArguments,

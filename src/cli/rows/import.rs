@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use weir_engine::Micros;
 use weir_engine::rows::{Row, RowField};
 use weir_engine::words::counted;
-use weir_policies::row_file::{RowFileError, RowLine, RowReader};
+use weir_policies::row_file::{RowFileError, RowLine, RowReader, SeenDescriptors};
 use weir_tls::files;
 
 use crate::bar::Bar;
@@ -104,6 +104,8 @@ pub(super) struct Import<'a> {
     pub(super) path: &'a Path,
     /// Goes on after wrong lines.
     pub(super) skip: bool,
+    /// Ends the import after the check.
+    pub(super) dry_run: bool,
     /// Ends the import after the current batch.
     pub(super) interrupted: &'a AtomicBool,
     pub(super) now: Micros,
@@ -111,24 +113,32 @@ pub(super) struct Import<'a> {
 
 /// Imports the rows of a regular file. The first pass checks all lines, and the second one writes them: a line that is
 /// wrong then, or another change of the file, ends the import. With `skip` there is one pass, which writes the right
-/// lines. `send` returns one result for each row of a batch, in order. Writes each wrong line to `notes` at once.
+/// lines. `send` returns one result for each row of a batch, in order. `checked` gets the descriptors of the file before the
+/// first row is written. Writes each wrong line to `notes` at once.
 pub(super) fn import<E: From<ImportError>>(
     order: &Import<'_>,
     mut send: impl FnMut(Pass, Vec<RowToSend>) -> Result<Vec<LineEnd>, E>,
+    checked: impl FnOnce(SeenDescriptors) -> Result<(), E>,
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<(), E> {
     let source = Source::open(order.path)?;
     if !order.skip {
-        let Counts { wrong, .. } = pass(order, &source, Pass::Check, Wrong::Listed(LISTED_MAX), &mut send, notes)?;
+        let (counts, seen) = pass(order, &source, Pass::Check, Wrong::Listed(LISTED_MAX), &mut send, notes)?;
+        let Counts { same, wrong, .. } = counts;
         if wrong > 0 {
             let more = if wrong > LISTED_MAX { format!("; the first {LISTED_MAX} are listed") } else { String::new() };
             let lines = counted(wrong, "wrong line");
             return Err(ImportError::Lines(format!("{lines}, nothing was written{more}")).into());
         }
+        checked(seen)?;
+        if order.dry_run {
+            let lines = if same == 1 { "1 line is right".to_owned() } else { format!("{same} lines are right") };
+            return Ok(writeln!(out, "{lines}, nothing was written").map_err(ImportError::Output)?);
+        }
     }
     let on_wrong = if order.skip { Wrong::Listed(usize::MAX) } else { Wrong::Ends };
-    let counts = pass(order, &source, Pass::Write, on_wrong, &mut send, notes)?;
+    let (counts, _) = pass(order, &source, Pass::Write, on_wrong, &mut send, notes)?;
     let Counts { written, same, wrong, ended } = counts;
     let ended = match ended {
         0 => String::new(),
@@ -178,7 +188,7 @@ fn pass<E: From<ImportError>>(
     on_wrong: Wrong,
     send: &mut impl FnMut(Pass, Vec<RowToSend>) -> Result<Vec<LineEnd>, E>,
     notes: &mut dyn Write,
-) -> Result<Counts, E> {
+) -> Result<(Counts, SeenDescriptors), E> {
     let path = source.path;
     let unreadable = |error: io::Error| unusable(path, &error);
     (&source.file).rewind().map_err(unreadable)?;
@@ -252,7 +262,7 @@ fn pass<E: From<ImportError>>(
         }
         if is_end {
             bar.clear();
-            return Ok(counts);
+            return Ok((counts, rows.into_seen(String::new())));
         }
     }
 }
@@ -272,7 +282,7 @@ mod tests {
 
     fn order(path: &Path) -> Import<'_> {
         static NEVER: AtomicBool = AtomicBool::new(false);
-        Import { path, skip: false, interrupted: &NEVER, now: 1_000_000 }
+        Import { path, skip: false, dry_run: false, interrupted: &NEVER, now: 1_000_000 }
     }
 
     /// Imports a file that `change` changes between its two reads. Returns the error, and how many rows were sent to be
@@ -295,7 +305,7 @@ mod tests {
             }
             Ok(rows.iter().map(end).collect())
         };
-        let error = import(&order(&path), send, &mut Vec::new(), &mut Vec::new()).unwrap_err().to_string();
+        let error = import(&order(&path), send, |_| Ok(()), &mut Vec::new(), &mut Vec::new()).unwrap_err().to_string();
         (error.replace(path.to_str().unwrap(), "rows.csv"), sent)
     }
 
@@ -342,7 +352,7 @@ mod tests {
             Ok(rows.iter().map(|_| LineEnd::Written).collect())
         };
         let mut out = Vec::new();
-        import(&order(&path), send, &mut out, &mut Vec::new()).unwrap();
+        import(&order(&path), send, |_| Ok(()), &mut out, &mut Vec::new()).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "2 rows written, 0 were the same, 0 wrong\n");
     }
 
@@ -360,7 +370,7 @@ mod tests {
             Ok(rows.iter().map(|_| LineEnd::Written).collect())
         };
         let order = Import { interrupted: &interrupted, ..order(&path) };
-        let error = import(&order, send, &mut Vec::new(), &mut Vec::new()).unwrap_err();
+        let error = import(&order, send, |_| Ok(()), &mut Vec::new(), &mut Vec::new()).unwrap_err();
         assert_eq!(error.to_string(), "interrupted\n4000 rows written: import the file again");
     }
 
@@ -374,7 +384,8 @@ mod tests {
         let written = |skip| {
             let (mut out, mut notes) = (Vec::new(), Vec::new());
             let send = |_, rows: Vec<RowToSend>| Ok(rows.iter().map(|_| LineEnd::Written).collect());
-            let error: ImportError = import(&Import { skip, ..order(&path) }, send, &mut out, &mut notes).unwrap_err();
+            let error: ImportError =
+                import(&Import { skip, ..order(&path) }, send, |_| Ok(()), &mut out, &mut notes).unwrap_err();
             let [out, notes] = [out, notes].map(|bytes| String::from_utf8(bytes).unwrap());
             (error.to_string(), out, notes.lines().count())
         };

@@ -134,6 +134,10 @@ impl ProcessRows {
         self.remove_if(key, |stored| stored == row)
     }
 
+    pub(super) fn has_of_operator(&self, key: &str) -> bool {
+        self.of_operators[self.shard(key)].read().contains_key(key)
+    }
+
     fn remove_if(&self, key: &str, is_wanted: impl FnOnce(&StoredRow) -> bool) -> Removal {
         let shard = self.shard(key);
         let mut rows = self.of_operators[shard].write();

@@ -32,6 +32,10 @@ impl SeenDescriptors {
         self.places.len() >= FILE_ROWS_MAX
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
     pub(super) fn end_file(&mut self, name: String) {
         self.files.push(name);
     }

@@ -6,8 +6,11 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
+
+use super::rows::request;
 use crate::support::cluster::{Plan, RedisCluster};
-use crate::support::process::binary;
+use crate::support::process::{LogLine, Weir, binary};
 use crate::support::redis::RedisServer;
 use crate::support::served::Served;
 use crate::support::wait::{PATIENCE, until};
@@ -177,4 +180,89 @@ fn a_hostile_file_of_any_size_needs_the_memory_of_a_line() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("hostile.csv:3:1: a line has at most 8192 bytes"), "{error}");
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "2 rows written, 0 were the same, 1 wrong\n");
+}
+
+fn listed(by_server: &[String]) -> Vec<String> {
+    let mut command = Command::new(binary());
+    let output = command.args(["rows", "export"]).args(by_server).output().expect("weir runs");
+    let mut lines: Vec<String> = imported(&output).lines().skip(1).map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn an_import_that_replaces_removes_what_is_not_in_the_file_and_nothing_if_a_line_is_wrong() {
+    let redis = RedisServer::start();
+    let files = Files::new();
+    files.write("shop.yaml", POLICY);
+    let policies = files.0.path();
+    let settings = ["--set", "store=redis", "--set", &format!("redis.url={}", redis.url())];
+    let weir = Weir::start(policies, &settings);
+    let by_server = ["--server".to_owned(), weir.admin.to_string()];
+    let first = files.write("first.csv", "domain,tenant,plan\nshop,a,gold\nshop,b,gold\nshop,c,max\n");
+    imported(&import(&first, &by_server));
+    let before = listed(&by_server);
+    assert_eq!(before.len(), 3);
+    let with = |file: &str, more: &[&str]| {
+        let more: Vec<String> = more.iter().map(|one| (*one).to_owned()).collect();
+        import(file, &[&by_server[..], &more].concat())
+    };
+    // A wrong line, and a file without rows, change nothing.
+    let wrong = files.write("wrong.csv", "domain,tenant,plan\nshop,a,max\nshop,d,lead\n");
+    let (code, error) = failed(&with(&wrong, &["--replace"]));
+    assert!(code == Some(1) && error.contains("1 wrong line, nothing was written"), "{error}");
+    let empty = files.write("empty.csv", "domain,tenant,plan\n");
+    let (code, error) = failed(&with(&empty, &["--replace"]));
+    assert!(code == Some(1) && error.contains("no row: --replace would remove all rows"), "{error}");
+    let next = files.write("next.csv", "domain,tenant,plan\nshop,a,max\nshop,c,max\nshop,d,gold\n");
+    let dry = imported(&with(&next, &["--replace", "--dry-run"]));
+    assert_eq!(
+        dry,
+        "3 lines are right, nothing was written\nwould remove   shop tenant=b   plan gold\n1 row would be removed\n"
+    );
+    assert_eq!(imported(&with(&next, &["--dry-run"])), "3 lines are right, nothing was written\n");
+    assert_eq!(listed(&by_server), before);
+    let done = imported(&with(&next, &["--replace"]));
+    assert_eq!(done, "2 rows written, 1 were the same, 0 wrong\n1 row removed\n");
+    let after = listed(&by_server);
+    assert!(after.len() == 3 && after.iter().all(|line| !line.contains("tenant=b")), "{after:?}");
+    let removed = |line: &LogLine| {
+        let fields = ["by", "descriptor", "before"].map(|name| line.field(name).and_then(Value::as_str));
+        line.message() == Some("row removed") && fields == [Some("anyone"), Some("tenant=b"), Some("plan gold")]
+    };
+    until("the line", PATIENCE, || (weir.count_in_log(removed) == 1).then_some(()));
+    let again = imported(&with(&next, &["--replace"]));
+    assert_eq!(again, "0 rows written, 3 were the same, 0 wrong\n0 rows removed\n");
+}
+
+/// A row that another caller sets between the list and the removal has another version, and stays.
+#[test]
+fn a_removal_of_many_rows_keeps_those_of_other_versions_with_either_store() {
+    let redis = RedisServer::start();
+    let url = format!("redis.url={}", redis.url());
+    for settings in [&["store=redis", "redis.timeout=5s", &*url][..], &[]] {
+        let served = Served::start(POLICY, settings);
+        let row =
+            |tenant: &str, plan: &str| format!(r#"{{"domain":"shop","descriptor":"tenant={tenant}","plan":"{plan}"}}"#);
+        let version = |tenant: &str| {
+            let set = request(served.at.admin, "PUT", "/rows", None, &row(tenant, "gold"));
+            serde_json::from_str::<Value>(&set.body).unwrap()["version"].as_u64().unwrap()
+        };
+        let lines: Vec<String> = ["a", "b", "c"]
+            .map(|tenant| row(tenant, "gold").replace('}', &format!(r#","version":{}}}"#, version(tenant))))
+            .into();
+        assert_eq!(request(served.at.admin, "PUT", "/rows", None, &row("b", "max")).status, 200);
+        assert_eq!(request(served.at.admin, "DELETE", "/rows?domain=shop&descriptor=tenant=c", None, "").status, 200);
+        let post = |path| {
+            let answer = request(served.at.admin, "POST", path, None, &lines.join("\n"));
+            serde_json::from_str::<Value>(&answer.body).unwrap()["results"].clone()
+        };
+        for (path, word) in [("/rows?remove=true&check=true", "ok"), ("/rows?remove=true", "removed")] {
+            let results = post(path);
+            assert_eq!((&results[0], &results[2]), (&Value::from(word), &Value::from("absent")), "{path}");
+            assert_eq!(results[1]["field"], "version", "{path}");
+        }
+        assert_eq!(post("/rows?remove=true")[0], "absent");
+        assert_eq!(request(served.at.admin, "GET", "/rows?domain=shop&descriptor=tenant=b", None, "").status, 200);
+    }
 }
