@@ -83,7 +83,7 @@ fn main() -> ExitCode {
         }
         Command::Ask(arguments) => {
             let descriptors = arguments.descriptors.into_iter().map(|descriptor| descriptor.entries).collect();
-            let AskArguments { server, domain, hits, settle, json, tls, .. } = arguments;
+            let AskArguments { server, domain, hits, settle, expect, json, tls, .. } = arguments;
             let (address, tls) = match tls.with(server) {
                 Ok(server) => server,
                 Err(reason) => return told(&reason, USAGE),
@@ -91,7 +91,8 @@ fn main() -> ExitCode {
             let question = Question { address, tls, domain, descriptors, hits, receipt: settle };
             let output = if json { Output::Json } else { Output::Text };
             return match ask::run(&question, output, &mut stdout()) {
-                Ok(Decided::Ok) => ExitCode::SUCCESS,
+                Ok(decided) if expect.is_some() => ExitCode::from(if expect == Some(decided) { 0 } else { FAILED }),
+                Ok(Decided::Ok | Decided::NoLimit) => ExitCode::SUCCESS,
                 Ok(Decided::OverLimit) => ExitCode::from(OVER_LIMIT),
                 Err(error) => told(&error, USAGE),
             };

@@ -268,7 +268,7 @@ pub struct AskArguments {
     /// A comma inside a value is written as \, and a backslash as \\
     #[arg(value_name = "K=V[,K=V]", required = true)]
     pub descriptors: Vec<TypedDescriptor>,
-    /// How many hits to charge; with --settle, how many were used
+    /// How many hits to charge, 0 to look only; with --settle, how many were used
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u32>(0, u32::MAX.into()))]
     pub hits: u32,
     /// Settle the holds of an earlier request: the receipt that its answer printed
@@ -276,6 +276,9 @@ pub struct AskArguments {
     /// The key of its entry is weir.receipt, or the one before the =, if the server has another holds.receipt_key
     #[arg(long, value_name = "[KEY=]RECEIPT", requires = "hits")]
     pub settle: Option<ask::ReturnedReceipt>,
+    /// Exit with 0 only for this answer, with 1 for another one, and with 2 without an answer
+    #[arg(long, value_name = "ANSWER")]
+    pub expect: Option<ask::Decided>,
     /// Print the response as JSON
     #[arg(long)]
     pub json: bool,

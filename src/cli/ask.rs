@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tonic::transport::Endpoint;
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::words::{IN_FLIGHT, counted, printable};
@@ -42,7 +42,7 @@ pub struct Question {
     pub domain: String,
     /// The descriptors, each its entries in order.
     pub descriptors: Vec<Vec<(String, String)>>,
-    /// The hits of each descriptor; with a receipt, the hits that were used.
+    /// The hits of each descriptor, 0 for none; with a receipt, the hits that were used.
     pub hits: u32,
     /// The receipt of an earlier answer, if the request settles it.
     pub receipt: Option<ReturnedReceipt>,
@@ -80,12 +80,14 @@ pub enum Output {
 }
 
 /// The server's decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Decided {
-    /// The request may pass.
+    /// The request may pass, and a limit counts it.
     Ok,
     /// The request may not pass.
     OverLimit,
+    /// The request may pass, and no limit counts it.
+    NoLimit,
 }
 
 /// Why there is no decision.
@@ -180,6 +182,7 @@ impl TlsArguments {
 pub fn run(question: &Question, output: Output, out: &mut dyn Write) -> Result<Decided, AskError> {
     let response = block_on(ask(question)).map_err(AskError::Start)??;
     let decided = match response.overall_code() {
+        Code::Ok if response.statuses.iter().all(|status| status.current_limit.is_none()) => Decided::NoLimit,
         Code::Ok => Decided::Ok,
         Code::OverLimit => Decided::OverLimit,
         Code::Unknown => return Err(AskError::NoCode),
@@ -193,7 +196,7 @@ pub fn run(question: &Question, output: Output, out: &mut dyn Write) -> Result<D
         Output::Text => {
             writeln!(out, "{}", response.overall_code().as_str_name())?;
             for (entries, status) in question.descriptors.iter().zip(&response.statuses) {
-                writeln!(out, "  {}   {}", Entries(entries), Status(status))?;
+                writeln!(out, "  {}   {}", Entries(entries), Status(status, &question.domain))?;
             }
             if let Some(receipt) = receipts::of_response(&response, &question.domain) {
                 writeln!(out, "receipt {}", printable(receipt))?;
@@ -226,8 +229,8 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
             .chain(receipt.clone())
             .map(|(key, value)| Entry { key: key.to_owned(), value: value.to_owned() })
             .collect(),
-        // The hits of a request are never 0, but the used hits can be.
-        hits_addend: question.receipt.is_some().then(|| u64::from(question.hits).into()),
+        // 0 hits of a request are read as 1, but those of a descriptor are not.
+        hits_addend: (question.receipt.is_some() || question.hits == 0).then(|| u64::from(question.hits).into()),
         ..RateLimitDescriptor::default()
     });
     let request = RateLimitRequest {
@@ -263,13 +266,17 @@ impl fmt::Display for Entries<'_> {
     }
 }
 
-struct Status<'a>(&'a DescriptorStatus);
+/// A status, and the domain of the request.
+struct Status<'a>(&'a DescriptorStatus, &'a str);
 
 impl fmt::Display for Status<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let status = self.0;
+        let Self(status, domain) = self;
         f.write_str(status.code().as_str_name())?;
-        let Some(limit) = &status.current_limit else { return f.write_str("   no limit") };
+        let Some(limit) = &status.current_limit else {
+            let domain = printable(domain);
+            return write!(f, "   no limit: no rule of the domain {domain} limits it, or no store has decided");
+        };
         let (left, requests) = (status.limit_remaining, limit.requests_per_unit);
         // On the wire, requests in flight and windows such as 1.5 s have no unit.
         let per = match (limit.unit(), &limit.unit_multiplier) {
@@ -317,7 +324,7 @@ mod tests {
                 limit_remaining,
                 ..DescriptorStatus::default()
             };
-            assert_eq!(Status(&status).to_string(), expected);
+            assert_eq!(Status(&status, "shop").to_string(), expected);
         }
     }
 

@@ -199,7 +199,27 @@ fn a_server_is_asked_from_the_command_line() {
     assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
     let text = stdout(&first);
     assert!(text.starts_with("OK\n  user=ann   OK   1 of 2 per hour left, resets in "), "{text}");
-    assert!(text.ends_with(" s\n  path=/a,user=b   OK   no limit\n"), "{text}");
+    let no_rule = "path=/a,user=b   OK   no limit: no rule of the domain shop limits it, or no store has decided\n";
+    assert!(text.ends_with(&format!(" s\n  {no_rule}")), "{text}");
+    // Zero hits charge nothing.
+    for _ in 0..2 {
+        let peeked = stdout(&ask(&["user=ann", "--hits", "0"]));
+        assert!(peeked.starts_with("OK\n  user=ann   OK   1 of 2 per hour left"), "{peeked}");
+    }
+    for (domain, user, hits, expected) in [
+        ("shop", "user=ann", "0", "ok"),
+        ("shop", "user=ann", "2", "over-limit"),
+        ("shop", "usr=ann", "0", "no-limit"),
+        ("shpo", "user=ann", "0", "no-limit"),
+    ] {
+        for answer in ["ok", "over-limit", "no-limit"] {
+            let asked = output("weir", &["ask", &address, domain, user, "--hits", hits, "--expect", answer]);
+            let code = if answer == expected { 0 } else { 1 };
+            assert_eq!(asked.status.code(), Some(code), "{domain} {user} {answer}: {}", stdout(&asked));
+        }
+    }
+    let unknown = stdout(&output("weir", &["ask", &address, "shpo", "user=ann"]));
+    assert!(unknown.contains("no rule of the domain shpo limits it"), "{unknown}");
     let over = ask(&["user=ann", "--hits", "2", "--json"]);
     assert_eq!(over.status.code(), Some(1), "{}", stderr(&over));
     let body: serde_json::Value = serde_json::from_str(&stdout(&over)).unwrap();
