@@ -166,6 +166,25 @@ fn the_drain_ends_with_its_grace() {
     println!("ended {:?} after SIGTERM", told.elapsed());
 }
 
+/// docs/performance.md has the bound. The rest of the memory is the program's file, which is larger in a debug build.
+#[test]
+fn an_idle_server_takes_no_more_memory_than_the_page_has() {
+    let page = include_str!("../../docs/performance.md");
+    let sentence = Regex::new(r"Heap and stacks are less than\s(\d+) MiB").unwrap();
+    let most_kib = 1_024 * sentence.captures(page).expect("the sentence")[1].parse::<u64>().unwrap();
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let redis = RedisServer::start();
+    let url = format!("redis.url={}", redis.url());
+    for store in [&[][..], &["--set", "store=redis", "--set", &url]] {
+        let weir = Weir::start(&policies.path(), &[&["--set", "runtime.cores=2"], store].concat());
+        until("the answer that it is ready", PATIENCE, || {
+            http::get(weir.http, "/readyz").is_ok_and(|answer| answer.status == 200).then_some(())
+        });
+        let idle_kib = weir.anonymous_memory_kib();
+        assert!(idle_kib < most_kib, "{idle_kib} KiB with {store:?}");
+    }
+}
+
 /// An open connection without a request, as every Envoy has some, is no reason to wait.
 #[test]
 fn idle_connections_do_not_delay_the_end() {

@@ -128,6 +128,11 @@ impl Weir {
         self.status_kib("VmRSS:")
     }
 
+    /// The part of it that is no file: heap and stacks, in KiB.
+    pub fn anonymous_memory_kib(&self) -> u64 {
+        self.status_kib("RssAnon:")
+    }
+
     /// The most of it that the process had so far, in KiB.
     pub fn peak_memory_kib(&self) -> u64 {
         self.status_kib("VmHWM:")
