@@ -14,6 +14,9 @@ pub struct Top {
     #[serde(default)]
     pub leases: Leases,
     pub store: Store,
+    /// How long the process has run.
+    #[serde(default)]
+    pub uptime_s: u64,
 }
 
 /// `/limited`: the denied keys of the last minutes.
@@ -74,7 +77,24 @@ pub struct Busiest {
     /// The time between the reads; 0 if there was no earlier read.
     pub interval_ms: u64,
     pub requests: Requests,
+    /// The descriptors that `on_error` decided.
+    #[serde(default)]
+    pub on_error: ByOnError,
+    /// The times in which half of the requests were decided, and 99 of 100; none without requests.
+    #[serde(default)]
+    pub p50_us: Option<u64>,
+    #[serde(default)]
+    pub p99_us: Option<u64>,
     pub limits: Vec<BusyLimit>,
+}
+
+/// Descriptors that `on_error` decided, by action.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByOnError {
+    pub error: u64,
+    pub allow: u64,
+    pub deny: u64,
+    pub local: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

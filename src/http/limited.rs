@@ -108,6 +108,7 @@ pub(super) async fn top(
         busiest: busiest_of(&busiest, most.limits.min(BUSIEST_MAX)),
         leases: site.limiter.lease_totals(),
         store: Store { queue: Some(site.store_queue()), ..site.store_shown() },
+        uptime_s: site.metrics.uptime().as_secs(),
     }))
 }
 

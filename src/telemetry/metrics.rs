@@ -137,6 +137,7 @@ pub struct Metrics {
     limited: Limited,
     alerts: Arc<Alerts>,
     looks: busiest::Looks,
+    started: Instant,
     taps: Arc<Taps>,
 }
 
@@ -189,6 +190,7 @@ impl Metrics {
             limited: Limited::new(options.runtimes, options.values),
             alerts,
             looks: busiest::Looks::default(),
+            started: Instant::now(),
             taps: Arc::new(Taps::new(options.tap, &registry)),
             registry,
         };
@@ -306,7 +308,19 @@ impl Metrics {
     /// The busiest limits since the last call, by any caller. It reads the counters of every limit, so call it on a
     /// thread that makes no decisions.
     pub fn busiest(&self) -> Arc<Busiest> {
-        self.looks.look(&self.rules, &self.domains, Instant::now())
+        self.looks.look(&self.rules, self.totals(), Instant::now())
+    }
+
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn totals(&self) -> busiest::Totals {
+        busiest::Totals {
+            requests: self.domains.totals(),
+            by_on_error: self.trouble.counts(),
+            times: self.requests.distribution(&[Protocol::Grpc, Protocol::Http]),
+        }
     }
 
     /// Passes the latest times of gRPC requests since the last call to `see`, in microseconds. Returns how many there were.

@@ -36,7 +36,7 @@ const MEASURED: Duration = Duration::from_secs(1);
 const LATE_EVERY: Duration = Duration::from_secs(60);
 
 /// How many descriptors each action decided, in the order of [`OnError::ALL`].
-type Counts = [u64; OnError::ALL.len()];
+pub(super) type Counts = [u64; OnError::ALL.len()];
 
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
@@ -239,7 +239,8 @@ impl Trouble {
         Some(Line::Begins { action: failure.action, kind: failure.kind })
     }
 
-    fn counts(&self) -> Counts {
+    /// How many descriptors each action has decided, in the order of [`OnError::ALL`].
+    pub(super) fn counts(&self) -> Counts {
         self.counts.each_ref().map(|count| count.load(SeqCst))
     }
 }

@@ -1,6 +1,6 @@
 //! Draws a view on the terminal.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -8,12 +8,15 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table as Widget};
 use weir_engine::words::counted;
+use weir_text::spell;
 
 use super::report::{Leases, Name, Report, ShownKey};
 use super::view::{Table, View};
 
-const HEAD_ROWS: u16 = 3;
+const HEAD_ROWS: u16 = 4;
 const TABLE_ROWS_MIN: u16 = 3;
+/// What to do if a store does not decide.
+const RUNBOOK: &str = "docs/operations.md#redis-does-not-answer";
 const HELP: &str = "q quit  s sort  p pause  / filter  Tab table  up/down scroll";
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
@@ -72,7 +75,29 @@ fn head_lines(view: &View, now: Instant) -> Vec<Line<'_>> {
         Span::raw(format!("  overrides {}", view.report.overrides)),
         Span::raw(leases(&view.report.leases)),
     ]);
-    vec![status, parts, requests]
+    vec![status, parts, requests, decides(&view.report)]
+}
+
+/// Who decides, how fast, and since when.
+fn decides(report: &Report) -> Line<'static> {
+    let Report { store, local, nobody, times_us, uptime_s, .. } = report;
+    let mut parts: Vec<String> = store.answered.then(|| "store".to_owned()).into_iter().collect();
+    for (name, rate) in [("local", local), ("nobody", nobody)] {
+        if rate.0 > Some(0) {
+            parts.push(format!("{name} {rate}/s"));
+        }
+    }
+    let is_good = parts == ["store"];
+    let mut line = vec![Span::raw("decides  "), judged(parts.join(", "), is_good)];
+    for (name, us) in ["p50", "p99"].iter().zip(times_us) {
+        let time = us.map_or_else(|| "-".to_owned(), in_ms);
+        line.push(Span::raw(format!("  {name} {time}")));
+    }
+    line.push(Span::raw(format!("  up {}", spell(Duration::from_secs(uptime_s / 60 * 60)))));
+    if !is_good {
+        line.push(Span::raw(format!("  see {RUNBOOK}")));
+    }
+    Line::from(line)
 }
 
 fn draw_limits(frame: &mut Frame<'_>, view: &View, area: Rect) {
@@ -141,6 +166,10 @@ fn help_line(view: &View) -> Line<'_> {
     Line::from(HELP)
 }
 
+fn in_ms(us: u64) -> String {
+    format!("{}.{:02}ms", us / 1_000, us % 1_000 / 10)
+}
+
 /// How many of the hits that were charged ahead are used; nothing without leases.
 fn leases(leases: &Leases) -> String {
     if leases.keys == 0 { String::new() } else { format!("  leases {} of {}", leases.used, leases.charged) }
@@ -201,10 +230,11 @@ mod tests {
 
     #[test]
     fn limits_and_keys_are_drawn() {
-        insta::assert_snapshot!(drawn(&view("ann"), 90, 16), @r"
+        insta::assert_snapshot!(drawn(&view("ann"), 90, 17), @r"
         weir top  localhost:6070  ready  08:02:03 UTC  every 1s
         store redis answers  circuit closed  queue 3  policies 4 rules in 2 domains, 0 problems
         requests/s  ok 1510.0  over limit 77.5  failed 0.0  overrides 2  leases 580 of 700
+        decides  store, local 12.0/s, nobody 1.5/s  p50 0.10ms  p99 1.50ms  up 1d3h5m  see docs/op
         limits by denied, from 1 of 4
          denied/s    hits/s in 5 min limit
              77.5     151.0     1234 shop user (per-user)
@@ -229,10 +259,11 @@ mod tests {
         view.report.store.answered = false;
         view.report.store.circuit = "open".to_owned();
         view.trouble = Some(("cannot connect to localhost:6070: refused".to_owned(), Instant::now()));
-        insta::assert_snapshot!(drawn(&view, 90, 12), @r#"
+        insta::assert_snapshot!(drawn(&view, 90, 13), @r#"
         weir top  no answer for 0 s, trying again: cannot connect to localhost:6070: refused
         store redis does not answer  circuit open  queue 3  policies 4 rules in 2 domains, 0 probl
         requests/s  ok 1510.0  over limit 77.5  failed 0.0  overrides 2  leases 580 of 700
+        decides  local 12.0/s, nobody 1.5/s  p50 0.10ms  p99 1.50ms  up 1d3h5m  see docs/operation
         limits by denied, from 1 of 1, with "user"
          denied/s    hits/s in 5 min limit
              77.5     151.0     1234 shop user (per-user)
@@ -248,10 +279,11 @@ mod tests {
     #[test]
     fn small_terminals_show_what_fits() {
         let view = view("ann");
-        insta::assert_snapshot!(drawn(&view, 40, 9), @r"
+        insta::assert_snapshot!(drawn(&view, 40, 10), @r"
         weir top  localhost:6070  ready  08:02:0
         store redis answers  circuit closed  que
         requests/s  ok 1510.0  over limit 77.5
+        decides  store, local 12.0/s, nobody 1.5
         limits by denied, from 1 of 4
          denied/s    hits/s in 5 min limit
              77.5     151.0     1234 shop user (
@@ -267,7 +299,7 @@ mod tests {
 
     #[test]
     fn hostile_names_reach_the_terminal_as_text() {
-        let drawn = drawn(&view("\u{1b}[2J\u{1b}]52;c;eA==\u{7}\u{202e}\u{200b}"), 160, 16);
+        let drawn = drawn(&view("\u{1b}[2J\u{1b}]52;c;eA==\u{7}\u{202e}\u{200b}"), 160, 17);
         assert!(drawn.contains("\\u{1b}[2J\\u{1b}]52;c;eA==\\u{7}\\u{202e}\\u{200b}"), "{drawn}");
         assert!(drawn.chars().all(|c| c == '\n' || !c.is_control()), "{drawn:?}");
     }
@@ -276,7 +308,7 @@ mod tests {
     fn rows_below_the_first_are_scrolled_to() {
         let mut view = view("ann");
         view.first = [2, 1];
-        let drawn = drawn(&view, 90, 16);
+        let drawn = drawn(&view, 90, 17);
         assert!(drawn.contains("from 3 of 4") && drawn.contains("tenant") && !drawn.contains("user=ann"), "{drawn}");
     }
 

@@ -42,9 +42,11 @@ fn lines(report: &Report) -> String {
     let Report { state, store, policies: [domains, rules, problems], requests: [ok, over, failed], .. } = report;
     let overrides = report.overrides;
     let Leases { keys, charged, used } = report.leases;
+    let Report { local, nobody, times_us, uptime_s, .. } = report;
+    let [p50, p99] = times_us.map(|us| us.map_or_else(|| "-".to_owned(), |us| us.to_string()));
     let answers = if store.answered { "answers" } else { "silent" };
     text.push_str(&format!(
-        "{time}\tserver\t{state}\t{ok}\t{over}\t{failed}\t{}\t{answers}\t{}\t{}\t{domains}\t{rules}\t{problems}\t{overrides}\t{keys}\t{charged}\t{used}\n",
+        "{time}\tserver\t{state}\t{ok}\t{over}\t{failed}\t{}\t{answers}\t{}\t{}\t{domains}\t{rules}\t{problems}\t{overrides}\t{keys}\t{charged}\t{used}\t{local}\t{nobody}\t{p50}\t{p99}\t{uptime_s}\n",
         store.name, store.circuit, store.queue.unwrap_or_default()
     ));
     for limit in &report.limits {
@@ -92,7 +94,7 @@ mod tests {
         let mut report = sample("a\tnn", 2_000);
         Sort::Denied.sort(&mut report.limits);
         insta::assert_snapshot!(lines(&report).replace('\t', " | ").replace(" \n", "\n"), @r"
-        1800000123 | server | ready | 1510.0 | 77.5 | 0.0 | redis | answers | closed | 3 | 2 | 4 | 0 | 2 | 1 | 700 | 580
+        1800000123 | server | ready | 1510.0 | 77.5 | 0.0 | redis | answers | closed | 3 | 2 | 4 | 0 | 2 | 1 | 700 | 580 | 12.0 | 1.5 | 100 | 1500 | 97500
         1800000123 | limit | 77.5 | 151.0 | 1234 | shop | user | per-user | enforced
         1800000123 | limit | 0.5 | 4.5 | 0 | blog | a\tnn | f60s | enforced
         1800000123 | limit | 0.0 | 0.0 | 7 | blog | idle | f60s | shadow

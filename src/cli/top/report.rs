@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use weir_api::ready::Ready;
-use weir_api::top::{BusyLimit, LimitDenials, Requests, Top};
+use weir_api::top::{BusyLimit, ByOnError, LimitDenials, Requests, Top};
 pub(super) use weir_api::top::{Leases, Store};
 use weir_engine::Role;
 use weir_engine::words::printable;
@@ -37,6 +37,12 @@ pub(super) struct Report {
     pub(super) interval_ms: u64,
     /// Requests that passed, were over a limit, and failed.
     pub(super) requests: [Rate; 3],
+    /// Descriptors that `on_error: local` decided, and those that nothing decided.
+    pub(super) local: Rate,
+    pub(super) nobody: Rate,
+    /// p50 and p99 of the times of decisions, in microseconds.
+    pub(super) times_us: [Option<u64>; 2],
+    pub(super) uptime_s: u64,
     pub(super) limits: Vec<ShownLimit>,
     pub(super) keys: Vec<ShownKey>,
     /// The interval of denials, in minutes.
@@ -120,6 +126,7 @@ impl Report {
         }
         keys.sort_by(|one, other| other.denials.cmp(&one.denials).then_with(|| one.descriptor.cmp(&other.descriptor)));
         let Requests { ok, over_limit, store_failed } = top.busiest.requests;
+        let ByOnError { error, allow, deny, local } = top.busiest.on_error;
         let Store { name, answered, circuit, queue } = top.store;
         Self {
             now_ms: top.limited.now_ms,
@@ -131,6 +138,10 @@ impl Report {
             leases: top.leases,
             interval_ms,
             requests: [ok, over_limit, store_failed].map(rate),
+            local: rate(local),
+            nobody: rate(error + allow + deny),
+            times_us: [top.busiest.p50_us, top.busiest.p99_us],
+            uptime_s: top.uptime_s,
             limits: limits.into_values().collect(),
             keys,
             minutes: top.limited.minutes,
@@ -141,6 +152,7 @@ impl Report {
     pub(super) fn without_rates(mut self) -> Self {
         self.interval_ms = 0;
         self.requests = Default::default();
+        (self.local, self.nobody, self.times_us) = Default::default();
         for limit in &mut self.limits {
             (limit.hits, limit.denied) = Default::default();
         }
@@ -220,6 +232,9 @@ pub(super) mod tests {
             "busiest": {
                 "interval_ms": interval_ms,
                 "requests": { "ok": 3_020, "over_limit": 155, "store_failed": 0 },
+                "on_error": { "error": 1, "allow": 2, "deny": 0, "local": 24 },
+                "p50_us": 100,
+                "p99_us": 1_500,
                 "limits": [
                     busy("shop", "tenant", "f3600s", 4_000, 0),
                     busy("shop", "user", "per-user", 302, 155),
@@ -229,6 +244,7 @@ pub(super) mod tests {
             "instance": { "name": null, "version": "0.1.0" },
             "store": { "name": "redis", "answered": true, "circuit": "closed", "queue": 3 },
             "leases": { "keys": 1, "charged": 700, "used": 580 },
+            "uptime_s": 97_500,
         });
         let ready = json!({
             "ready": true, "phase": "serving", "store": { "name": "redis", "answered": true, "circuit": "closed" },

@@ -10,6 +10,8 @@ const SHARED_MS = 1500;
 const SERIES_MAX = 6;
 const POINTS_MAX = 150;
 const RULES_MAX = 2000;
+// The page of the runbook that says what to do if a store does not decide.
+const RUNBOOK = "docs/operations.md#redis-does-not-answer";
 const SVG = "http://www.w3.org/2000/svg";
 
 const byId = (id) => document.getElementById(id);
@@ -105,6 +107,21 @@ function showHealth(top, ready) {
   state("problem-count", String(problems.length), problems.length === 0);
   byId("problems-section").hidden = problems.length === 0;
   byId("problems").replaceChildren(...problems.map((problem) => element("li", problem)));
+}
+
+// Who decides now, and how fast. Rates are shown if they are of the time since this page looked.
+function showDecider(top) {
+  const { interval_ms: ms, on_error: by, p50_us: p50, p99_us: p99 } = top.busiest;
+  const parts = top.store.answered ? ["store"] : [];
+  for (const [name, count] of [["local", by.local], ["nobody", by.error + by.allow + by.deny]]) {
+    if (hasRates(top) && count > 0) parts.push(`${name} ${shorten((count * 1000) / ms)}/s`);
+  }
+  const isGood = parts.length === 1 && top.store.answered;
+  state("decides", parts.join(", ") + (isGood ? "" : ": see " + RUNBOOK), isGood);
+  const time = (us) => (us === null || !hasRates(top) ? "\u2013" : us < 1000 ? `${us} us` : `${us / 1000} ms`);
+  byId("times").textContent = `${time(p50)}, ${time(p99)}`;
+  const minutes = Math.floor(top.uptime_s / 60), hours = Math.floor(minutes / 60);
+  byId("uptime").textContent = hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days`;
 }
 
 function showDenials(top) {
@@ -242,6 +259,7 @@ async function refresh() {
       const [top, ready] = await Promise.all([get(`top?minutes=${byId("minutes").value}`), get("readyz")]);
       firstLookMs = firstLookMs || top.now_ms - SHARED_MS;
       showHealth(top, ready);
+      showDecider(top);
       showDenials(top);
       showRequests(top);
       showLimits(top);

@@ -9,10 +9,10 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use weir_api::top::{Busiest, BusyLimit, Requests};
+use weir_api::top::{Busiest, BusyLimit, ByOnError, Requests};
 
-use super::domains::Domains;
 use super::labels::Labels;
+use super::latency::Distribution;
 use super::rules::{Labelled, Rules};
 use crate::counts::Values;
 
@@ -35,9 +35,16 @@ pub(super) struct Looks(Mutex<Option<Look>>);
 
 type Entry = (Arc<Labels>, Labelled);
 
+/// What has happened since the start.
+pub(super) struct Totals {
+    pub(super) requests: [u64; 3],
+    pub(super) by_on_error: [u64; 4],
+    pub(super) times: Distribution,
+}
+
 struct Look {
     at: Instant,
-    requests: [u64; 3],
+    totals: Totals,
     /// The limits at that time, to detect that they were replaced since.
     entries: Weak<[Entry]>,
     /// Hits and hits above the limit, by position.
@@ -47,13 +54,12 @@ struct Look {
 
 impl Looks {
     /// The events since the last read. It takes milliseconds for 10,000 limits.
-    pub(super) fn look(&self, rules: &Rules, domains: &Domains, now: Instant) -> Arc<Busiest> {
+    pub(super) fn look(&self, rules: &Rules, totals: Totals, now: Instant) -> Arc<Busiest> {
         let mut last = self.0.lock();
         if let Some(look) = last.as_ref().filter(|look| now.saturating_duration_since(look.at) < LOOK_AGE) {
             return look.found.clone();
         }
         let entries = rules.entries();
-        let requests = domains.totals();
         let count = |(_, labelled): &Entry| {
             let Values { hits, over, .. } = labelled.values();
             [hits, over]
@@ -63,15 +69,30 @@ impl Looks {
         let before = last.as_ref().filter(|look| now.saturating_duration_since(look.at) <= LOOK_AGE_MAX);
         if let Some(before) = before {
             found.interval_ms = u64::try_from(now.saturating_duration_since(before.at).as_millis()).unwrap_or(u64::MAX);
-            let [ok, over_limit, store_failed] = [0, 1, 2].map(|at| requests[at].saturating_sub(before.requests[at]));
-            found.requests = Requests { ok, over_limit, store_failed };
+            totals.since(&before.totals, &mut found);
             if before.entries.upgrade().is_some_and(|known| Arc::ptr_eq(&known, &entries)) {
                 found.limits = busiest(&entries, &before.counts, &counts);
             }
         }
         let found = Arc::new(found);
-        *last = Some(Look { at: now, requests, entries: Arc::downgrade(&entries), counts, found: found.clone() });
+        *last = Some(Look { at: now, totals, entries: Arc::downgrade(&entries), counts, found: found.clone() });
         found
+    }
+}
+
+impl Totals {
+    fn since(&self, before: &Self, found: &mut Busiest) {
+        let [ok, over_limit, store_failed] = [0, 1, 2].map(|at| self.requests[at].saturating_sub(before.requests[at]));
+        found.requests = Requests { ok, over_limit, store_failed };
+        let [error, allow, deny, local] =
+            [0, 1, 2, 3].map(|at| self.by_on_error[at].saturating_sub(before.by_on_error[at]));
+        found.on_error = ByOnError { error, allow, deny, local };
+        let times = self.times.since(&before.times);
+        let at_most = |percent: u64| {
+            let rank = (times.count() * percent).div_ceil(100);
+            times.bound_of(rank.max(1)).map(|ns| ns / 1_000)
+        };
+        (found.p50_us, found.p99_us) = (at_most(50), at_most(99));
     }
 }
 

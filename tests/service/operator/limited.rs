@@ -114,6 +114,25 @@ fn the_limits_asked_most_are_those_since_the_last_look() {
     assert_eq!(user["hits"], user["over_limit_hits"], "ann had used her limit: {user}");
     assert_eq!(busiest["requests"]["over_limit"], user["hits"]);
     assert_eq!(busiest["requests"]["ok"], busiest["limits"][0]["hits"]);
+    // The times are bounds of a histogram.
+    let [p50, p99] = ["p50_us", "p99_us"].map(|name| busiest[name].as_u64().unwrap());
+    assert!(0 < p50 && p50 <= p99, "{busiest}");
+    assert_eq!(busiest["on_error"], serde_json::json!({"error": 0, "allow": 0, "deny": 0, "local": 0}));
+    assert!(top["uptime_s"].as_u64().unwrap() >= 1, "{top}");
+}
+
+#[test]
+fn the_descriptors_that_on_error_decides_are_counted_by_action() {
+    let settings = ["store=redis", "redis.url=redis://127.0.0.1:1", "redis.timeout=100ms", "on_error=local"];
+    let served = Served::starting(POLICY, &settings);
+    json_at(&served, "/top");
+    let by = until("decisions without a store", PATIENCE, || {
+        let mut client = rls::Client::connect(served.at.grpc);
+        let _ = client.ask(rls::request("shop", &[("user", "ann")]));
+        let by = json_at(&served, "/top")["busiest"]["on_error"].clone();
+        (by["local"].as_u64() > Some(0)).then_some(by)
+    });
+    assert_eq!((&by["error"], &by["allow"], &by["deny"]), (&0.into(), &0.into(), &0.into()), "{by}");
 }
 
 #[test]

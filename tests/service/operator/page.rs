@@ -105,6 +105,7 @@ fn a_browser_shows_who_is_limited_and_no_key_is_markup() {
         "denials by shop user (per-user)",
         "shop watched (f3600s) (shadow)",
         "memory answers",
+        "<dd id=\"decides\" class=\"good\">store</dd>",
         ">closed<",
         "3 in 1 domain",
         "user=bob",

@@ -187,9 +187,12 @@ fn a_pipe_gets_lines_of_fields() {
         |kind: &str| lines.iter().filter(|fields| fields[1] == kind).map(|fields| &fields[2..]).collect::<Vec<_>>();
     let [server] = of("server")[..] else { panic!("{text}") };
     assert_eq!(
-        (server[0], &server[4..]),
+        (server[0], &server[4..15]),
         ("ready", &["memory", "answers", "closed", "0", "1", "2", "0", "0", "0", "0", "0"][..])
     );
+    // Nobody has asked since the first look.
+    assert_eq!(server[15..19], ["0.0", "0.0", "-", "-"]);
+    assert!(server.len() == 20 && server[19].parse::<u64>().is_ok(), "{server:?}");
     let limit = of("limit").into_iter().find(|fields| fields[4] == "user").unwrap();
     assert_eq!(limit[2..], ["8", "shop", "user", "per-user", "enforced"]);
     let keys: Vec<_> = of("key").into_iter().map(|fields| (fields[0], fields[1], fields.len(), fields[6])).collect();
