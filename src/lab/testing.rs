@@ -100,10 +100,24 @@ pub struct Failure {
     pub position: Position,
     /// The request, and its time by the clock of the case.
     pub step: String,
+    /// The limit that decided the request.
+    pub decided_by: Option<Decider>,
     /// The differences, at least one.
     pub differences: Vec<Difference>,
     /// The number of further requests of the step with unexpected answers.
     pub more: u64,
+}
+
+/// The limit that denied a request, or the one with the fewest remaining hits.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Decider {
+    /// The path of its rule, and its amount, such as `user 3/hour`.
+    pub limit: String,
+    /// The place of the rule. None for a limit of the request.
+    pub place: Option<String>,
+    pub remaining: u32,
+    /// When the request fits again, or else when all of the limit is free again.
+    pub reset: String,
 }
 
 #[derive(Debug, PartialEq, Eq)]

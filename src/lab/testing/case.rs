@@ -20,7 +20,7 @@ use weir_store::redis::Endpoint;
 use weir_text::instant_text;
 use weir_text::yaml::Position;
 
-use super::compare::{RequestResult, compare, count};
+use super::compare::{RequestResult, compare, count, decided_by};
 use super::coverage::{Load, Loads};
 use super::unmet::Unmet;
 use super::world::{RowsNotSet, World};
@@ -147,6 +147,7 @@ impl Running<'_> {
         self.fail(Failure {
             position: step.position,
             step: format!("swap to {}, at {}", name_of(policies, self.file), instant_text(step.now)),
+            decided_by: None,
             differences: vec![difference(step.position, "swap", "refused", "in force".to_owned())],
             more: 0,
         });
@@ -187,7 +188,8 @@ impl Running<'_> {
                         Some(failure) => failure.more += 1,
                         None => {
                             let step_text = described(ask, request, sent, now);
-                            failure = Some(Failure { position: step.position, step: step_text, differences, more: 0 });
+                            let (position, decided_by) = (step.position, decided_by(&got));
+                            failure = Some(Failure { position, step: step_text, decided_by, differences, more: 0 });
                         }
                     }
                 }
@@ -202,7 +204,7 @@ impl Running<'_> {
         let differences = count(&ask.expect, passed, denied);
         if !differences.is_empty() {
             let text = format!("{} from {}", counted(ask.requests(), "request"), instant_text(step.now));
-            self.fail(Failure { position: step.position, step: text, differences, more: 0 });
+            self.fail(Failure { position: step.position, step: text, decided_by: None, differences, more: 0 });
         }
         Ok(())
     }

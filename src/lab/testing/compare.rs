@@ -16,8 +16,8 @@ use weir_rls::proto::{HeaderValue, RateLimitResponse};
 use weir_text::spell;
 use weir_text::yaml::Position;
 
-use super::Difference;
 use super::coverage::Load;
+use super::{Decider, Difference};
 
 pub(super) enum RequestResult {
     /// An answer, and the id of the rule that each descriptor met.
@@ -87,6 +87,26 @@ pub(super) fn compare(expect: &Expect, got: &RequestResult, step: Position) -> V
         }
     }
     found.list
+}
+
+/// The limit that denied a request, or the one with the fewest remaining hits. None without a limit.
+pub(super) fn decided_by(got: &RequestResult) -> Option<Decider> {
+    let RequestResult::Answer { answer, rules, load, .. } = got else { return None };
+    let limited = || answer.statuses.iter().zip(rules).filter(|(status, _)| status.limit.is_some());
+    let denying = limited().find(|(status, _)| answer.denied && status.over && !status.is_quota);
+    let (status, rule) = denying.or_else(|| limited().min_by_key(|(status, _)| status.remaining))?;
+    let limit = status.limit.as_ref()?;
+    let rule = rule.and_then(|rule| load.policies.rules().get(rule as usize));
+    let (path, amount) = (rule.map_or("(request)", |rule| &*rule.path), amount((limit.requests, limit.window)));
+    Some(Decider {
+        limit: match &limit.name {
+            Some(name) => format!("{path} {amount} ({name})"),
+            None => format!("{path} {amount}"),
+        },
+        place: rule.and_then(|rule| load.places.get(rule.id as usize)).map(ToString::to_string),
+        remaining: status.remaining,
+        reset: status.until_reset.map_or_else(|| NONE.to_owned(), length),
+    })
 }
 
 pub(super) fn count(expect: &Expect, passed: u64, denied: u64) -> Vec<Difference> {

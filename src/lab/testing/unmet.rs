@@ -48,7 +48,7 @@ impl Unmet {
                 continue;
             }
             let difference = Difference { position, what: WHAT.to_owned(), expected: EXPECTED.to_owned(), got: reason };
-            failures.push(Failure { position, step, differences: vec![difference], more: 0 });
+            failures.push(Failure { position, step, decided_by: None, differences: vec![difference], more: 0 });
         }
         Outcome::Failed { failures, more }
     }

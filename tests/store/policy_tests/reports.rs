@@ -56,6 +56,7 @@ fn every_expectation_can_fail_and_says_where() {
 
     ---- all wrong ----
     shop.test.yaml:8:7: ask user=ann in "shop", request 1 of 2, at 2040-01-02T00:00:00Z
+      decided by user 3/hour: 2 left, reset 1h   shop.yaml:3:5
       answer   shop.test.yaml:11:9
         - expected over
         + got      ok
@@ -104,6 +105,7 @@ fn every_expectation_can_fail_and_says_where() {
         - expected 1
         + got      0
     shop.test.yaml:25:7: ask user=bob other=1 in "shop", at 2040-01-02T00:00:00Z
+      decided by user 3/hour: 2 left, reset 1h   shop.yaml:3:5
       answer   shop.test.yaml:25:43
         - expected over
         + got      ok
@@ -121,6 +123,7 @@ fn every_expectation_can_fail_and_says_where() {
         - expected an answer
         + got      the error "rate limit domain must not be empty"
     shop.test.yaml:27:7: ask user=ann in "shop", at 2040-01-02T00:00:00Z
+      decided by user 3/hour: 0 left, reset 1h   shop.yaml:3:5
       error   shop.test.yaml:27:32
         - expected the error "no"
         + got      the answer ok
@@ -144,6 +147,8 @@ fn json_and_junit_say_the_same() {
     assert_eq!((&failure["line"], &failure["further_requests"]), (&8.into(), &1.into()));
     assert_eq!(failure["differences"][0]["expected"], "over");
     assert_eq!(failure["differences"][0]["line"], 11);
+    let decided_by = &failure["decided_by"];
+    assert_eq!((&decided_by["limit"], &decided_by["remaining"]), (&"user 3/hour".into(), &2.into()), "{decided_by}");
     assert_eq!((&json["coverage"]["percent"], &json["coverage"]["rules"]), (&50.0.into(), &2.into()));
     assert_eq!(json["coverage"]["not_met"][0]["rule"], "path");
     assert_eq!(json["coverage"]["not_met"][0]["line"], 4);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Covered, Problem, Totals};
-use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome, Warning};
+use crate::testing::{CaseReport, Decider, Difference, Failure, FileReport, Outcome, Warning};
 
 pub fn document(files: &[FileReport], covered: Option<Covered<'_>>) -> Value {
     let totals = Totals::of(files);
@@ -77,6 +77,9 @@ fn failure(failure: &Failure) -> Value {
         "line": failure.position.line,
         "column": failure.position.column,
         "step": failure.step,
+        "decided_by": failure.decided_by.as_ref().map(|Decider { limit, place, remaining, reset }| {
+            json!({ "limit": limit, "place": place, "remaining": remaining, "reset": reset })
+        }),
         "differences": failure.differences.iter().map(difference).collect::<Vec<_>>(),
         "further_requests": failure.more,
     })

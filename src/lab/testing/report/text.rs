@@ -6,7 +6,7 @@ use weir_engine::words::{counted, percent, printable};
 use weir_text::yaml::Position;
 
 use super::{Covered, Totals};
-use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome, Warning};
+use crate::testing::{CaseReport, Decider, Difference, Failure, FileReport, Outcome, Warning};
 
 /// # Errors
 /// As the writer.
@@ -70,6 +70,10 @@ pub fn details(report: &FileReport, outcome: &Outcome) -> String {
 fn step(report: &FileReport, failure: &Failure) -> String {
     let (file, Position { line, column }) = (printable(&report.name), failure.position);
     let mut text = format!("{file}:{line}:{column}: {}\n", printable(&failure.step));
+    if let Some(Decider { limit, place, remaining, reset }) = &failure.decided_by {
+        let place = place.as_ref().map(|place| format!("   {}", printable(place))).unwrap_or_default();
+        text.push_str(&format!("  decided by {}: {remaining} left, reset {reset}{place}\n", printable(limit)));
+    }
     for Difference { position, what, expected, got } in &failure.differences {
         let place = format!("{file}:{}:{}", position.line, position.column);
         let [what, expected, got] = [what, expected, got].map(|text| printable(text));
