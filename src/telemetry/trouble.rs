@@ -78,7 +78,8 @@ impl Default for Outages {
 
 #[derive(Debug)]
 struct Outage {
-    began: Instant,
+    /// The failure with which it began.
+    began: Failure,
     last: Instant,
     /// The counts when it started.
     before: Counts,
@@ -182,7 +183,7 @@ impl Trouble {
             outages.counted = counts;
             let measured = Measured { since: now, failures: before.iter().sum(), answers: self.answers.load(Relaxed) };
             let last = failure.at.max(now);
-            let outage = outages.current.insert(Outage { began: failure.at, last, before, is_logged: false, measured });
+            let outage = outages.current.insert(Outage { began: failure, last, before, is_logged: false, measured });
             return self.begins(outage, &counts, now);
         };
         if has_failed {
@@ -206,7 +207,7 @@ impl Trouble {
             self.is_on.store(true, SeqCst);
             return None;
         }
-        let after = outage.last.saturating_duration_since(outage.began);
+        let after = outage.last.saturating_duration_since(outage.began.at);
         let mut of_outage = counts;
         for (count, before) in of_outage.iter_mut().zip(outage.before) {
             *count -= before;
@@ -234,9 +235,8 @@ impl Trouble {
         if elapsed >= UNASKED {
             outage.measured = Measured { since: now, failures: failed, answers: answered };
         }
-        let first = self.first.load();
-        let failure = first.as_ref().filter(|_| outage.is_logged)?;
-        Some(Line::Begins { action: failure.action, kind: failure.kind })
+        let Failure { action, kind, .. } = self.first.load().as_ref().map_or(outage.began, |first| **first);
+        outage.is_logged.then_some(Line::Begins { action, kind })
     }
 
     /// How many descriptors each action has decided, in the order of [`OnError::ALL`].

@@ -258,9 +258,12 @@ mod tests {
         assert_eq!(said, format!("{place}unknown key \"algoritm\" in a rate limit, did you mean \"algorithm\"?"));
         let algorithm = ("algorithm", Kind::StringValue("gcra".into()));
         let said = with(&[algorithm.clone(), ("burst", Kind::StringValue("20".into()))]);
-        assert_eq!(said, format!("{place}burst must be a whole number from 0 to 4294967295, not the text \"20\""));
+        assert_eq!(
+            said,
+            format!("{place}burst must be a whole number from 1 to 4294967295, not the text \"20\": remove the quotes")
+        );
         let said = with(&[algorithm, ("burst", Kind::NumberValue(1.5))]);
-        assert_eq!(said, format!("{place}burst must be a whole number from 0 to 4294967295, not \"1.5\""));
+        assert_eq!(said, format!("{place}burst must be a whole number from 1 to 4294967295, not \"1.5\""));
         let said = with(&[("unit", Kind::StringValue("day".into()))]);
         assert_eq!(said, "shop: descriptors[0]: metadata.weir.unit: the rate limit itself has unit too");
         let mut descriptor = limited("user", 5);

@@ -117,7 +117,7 @@ fn a_minimum_of_a_hold_is_a_whole_number_up_to_the_limit() {
     for (keys, message) in [
         ("rate: 9/h, hold: {at_least: 0}", "at_least: 0 keeps nothing of a hold, write hold: true"),
         ("rate: 9/h, hold: {at_least: 10}", "at_least 10 of a limit of 9: a settle would give nothing back"),
-        ("rate: 9/h, hold: {at_least: 4294967296}", "at_least must be a whole number from 0 to 4294967295, not"),
+        ("rate: 9/h, hold: {at_least: 4294967296}", "at_least must be a whole number from 1 to 4294967295, not"),
         ("rate: 9/h, hold: {at_least: -1}", "at_least must be a whole number"),
         ("rate: 9/h, hold: {at_least: 1.5}", "at_least must be a whole number"),
         ("rate: 9/h, hold: {at_least: ten}", "at_least must be a whole number"),

@@ -21,7 +21,7 @@ const POLICY: &str = "\
 domain: shop
 descriptors:
   - key: user
-    rate_limit: {unit: year, requests_per_unit: 1000000}
+    rate_limit: {unit: year, calendar: false, requests_per_unit: 1000000}
 ";
 
 const REQUEST: &str = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}"#;

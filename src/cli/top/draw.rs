@@ -87,6 +87,9 @@ fn decides(report: &Report) -> Line<'static> {
             parts.push(format!("{name} {rate}/s"));
         }
     }
+    if parts.is_empty() {
+        parts.push("nobody".to_owned());
+    }
     let is_good = parts == ["store"];
     let mut line = vec![Span::raw("decides  "), judged(parts.join(", "), is_good)];
     for (name, us) in ["p50", "p99"].iter().zip(times_us) {

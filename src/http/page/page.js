@@ -116,6 +116,7 @@ function showDecider(top) {
   for (const [name, count] of [["local", by.local], ["nobody", by.error + by.allow + by.deny]]) {
     if (hasRates(top) && count > 0) parts.push(`${name} ${shorten((count * 1000) / ms)}/s`);
   }
+  if (parts.length === 0) parts.push("nobody");
   const isGood = parts.length === 1 && top.store.answered;
   state("decides", parts.join(", ") + (isGood ? "" : ": see " + RUNBOOK), isGood);
   const time = (us) => (us === null || !hasRates(top) ? "\u2013" : us < 1000 ? `${us} us` : `${us / 1000} ms`);
