@@ -4,13 +4,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
 
 use tokio::runtime::Handle;
 use weir_grpc::health::Health;
 use weir_http::{AdminOptions, ConnectionBounds, JsonOptions, Needs, ServiceState, Shared, Site};
 use weir_lifecycle::{
-    Done, Life, MemoryPart, Phase, Phases, Pulse, ServiceManager, Shutdown, Supervisor, memory_limit,
+    Done, Life, MemoryPart, Phase, Phases, Pulse, ServiceManager, Shutdown, Supervisor, memory_limit, stuck_for,
 };
 use weir_limiter::overrides::OverrideTable;
 use weir_limiter::rows::RowTable;
@@ -203,11 +202,7 @@ impl Server {
         let on = &listening.runtime;
         let grpc = weir_grpc::start(supervisor, life, on, listeners.grpc, &served, &health, of_core)?;
         let pulses: Vec<_> = grpc.pulses.iter().map(Pulse::another).collect();
-        self.report.stuck_for_is(move || {
-            let now = Instant::now();
-            // Asks each of them, even if another one has not answered.
-            pulses.iter().filter_map(|pulse| pulse.check(now)).max()
-        });
+        self.report.stuck_for_is(move || stuck_for(&pulses).into_iter().max());
         let mut http = vec![
             supervisor.task_on(on, "http", weir_http::serve_public(listeners.http, &site)),
             supervisor.task_on(on, "admin", weir_http::serve_admin(listeners.admin, &site)),

@@ -4,12 +4,12 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 use weir_engine::words::counted;
 use weir_http::{ServiceState, Summary};
-use weir_lifecycle::{Life, Notice, Orders, Phase, Pulse, ServiceManager};
+use weir_lifecycle::{Life, Notice, Orders, Phase, Pulse, ServiceManager, stuck_for};
 
 /// How often a changed state is sent.
 const STATUS_PERIOD: Duration = Duration::from_secs(1);
@@ -100,9 +100,7 @@ async fn watch(manager: &ServiceManager, pulses: &[Pulse]) -> Infallible {
     let mut all_ran = true;
     loop {
         looks.tick().await;
-        // Asks each of them, even if another one has not answered.
-        let now = Instant::now();
-        let stuck = pulses.iter().filter_map(|pulse| pulse.check(now)).count();
+        let stuck = stuck_for(pulses).len();
         if stuck == 0 {
             manager.send(&[Notice::Watchdog]).await;
         } else if all_ran {

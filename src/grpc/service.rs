@@ -182,6 +182,16 @@ fn named_trace<'a>(trace: Option<&'a Arc<Trace>>, query: &Query<'_>) -> Option<&
     Some(&**trace)
 }
 
+/// A request that is read.
+struct Arrived {
+    message: Bytes,
+    started: Instant,
+    /// The caller's, if it set one.
+    deadline: Option<Instant>,
+    finish: Option<MustFinish>,
+    trace: Option<Arc<Trace>>,
+}
+
 impl RateLimits {
     /// For an immediate limiter, which needs no deadline.
     async fn decide_now(
@@ -194,7 +204,8 @@ impl RateLimits {
         let started = Instant::now();
         let received = self.read(read, started)?;
         if is_long(received.message()) {
-            return self.decide_long(received.into_message(), started, None, None, trace).await;
+            let (message, trace) = (received.into_message(), trace.cloned());
+            return self.decide_long(Arrived { message, started, deadline: None, finish: None, trace }).await;
         }
         let mut texts = Vec::new();
         let (request, settle) = self.decoded(received.message(), &mut texts, started)?;
@@ -220,43 +231,29 @@ impl RateLimits {
         let received = self.read(read, started)?;
         let deadline =
             caller_timeout.and_then(|caller_timeout| received.since.unwrap_or(started).checked_add(caller_timeout));
-        let message = received.into_message();
-        if is_long(&message) {
-            return self.decide_long(message, started, deadline, finish, trace).await;
+        let arrived = Arrived { message: received.into_message(), started, deadline, finish, trace: trace.cloned() };
+        if is_long(&arrived.message) {
+            return self.decide_long(arrived).await;
         }
-        self.decide_message(message, started, deadline, finish, trace).await
+        self.decide_arrived(arrived).await
     }
 
-    /// As [`Self::decide_message`], on the runtime for long messages. It is boxed, because the futures of other requests
+    /// As [`Self::decide_arrived`], on the runtime for long messages. It is boxed, because the futures of other requests
     /// have no room for it.
     fn decide_long(
         self: &Arc<Self>,
-        message: Bytes,
-        started: Instant,
-        deadline: Option<Instant>,
-        finish: Option<MustFinish>,
-        trace: Option<&Arc<Trace>>,
+        arrived: Arrived,
     ) -> Pin<Box<dyn Future<Output = Result<Answered, Status>> + Send>> {
         // The request can open a hold at any time after this.
-        if let Some(finish) = &finish {
+        if let Some(finish) = &arrived.finish {
             finish.set();
         }
-        let (limits, long, trace) = (self.clone(), self.long.clone(), trace.cloned());
-        Box::pin(async move {
-            let deciding =
-                async move { limits.decide_message(message, started, deadline, finish, trace.as_ref()).await };
-            on_runtime(&long, None, deciding).await
-        })
+        let (limits, long) = (self.clone(), self.long.clone());
+        Box::pin(async move { on_runtime(&long, None, async move { limits.decide_arrived(arrived).await }).await })
     }
 
-    async fn decide_message(
-        self: &Arc<Self>,
-        message: Bytes,
-        started: Instant,
-        deadline: Option<Instant>,
-        finish: Option<MustFinish>,
-        trace: Option<&Arc<Trace>>,
-    ) -> Result<Answered, Status> {
+    async fn decide_arrived(self: &Arc<Self>, arrived: Arrived) -> Result<Answered, Status> {
+        let Arrived { message, started, deadline, finish, trace } = arrived;
         let mut texts = Vec::new();
         let (request, settle) = self.decoded(&message, &mut texts, started)?;
         let query = self.query(&request, settle, started)?;
@@ -265,7 +262,7 @@ impl RateLimits {
         if let Some(finish) = finish {
             finish.set();
         }
-        let decided = self.limiter.decide(&query, started, deadline, named_trace(trace, &query)).await;
+        let decided = self.limiter.decide(&query, started, deadline, named_trace(trace.as_ref(), &query)).await;
         self.response(&request, decided, || message.clone())
     }
 

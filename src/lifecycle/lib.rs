@@ -29,7 +29,7 @@ pub use self::blocking::{on_own_thread, on_runtime};
 pub use self::give_way::give_way;
 pub use self::memory::ThreadMemory;
 pub use self::memory_limit::{MemoryPart, memory_limit};
-pub use self::pulse::{Heart, Pulse, pulse};
+pub use self::pulse::{Heart, Pulse, pulse, stuck_for};
 pub use self::service_manager::{AddressError, Notice, ServiceManager};
 pub use self::turns::Turns;
 

@@ -37,7 +37,7 @@ pub fn pulse() -> (Pulse, Heart) {
 
 impl Pulse {
     /// How long the last question has had no answer. None if it has one, or if this is the first call: then asks the next one.
-    pub fn check(&self, now: Instant) -> Option<Duration> {
+    fn check(&self, now: Instant) -> Option<Duration> {
         let mut last = self.last.lock();
         if let Some((number, asked)) = *last
             && self.answered.load(Relaxed) < number
@@ -56,6 +56,12 @@ impl Pulse {
     pub fn another(&self) -> Self {
         Self { asked: self.asked.clone(), answered: self.answered.clone(), last: Mutex::default() }
     }
+}
+
+/// How long each runtime that does not answer has not answered. Asks each of them, even if another one has not answered.
+pub fn stuck_for(pulses: &[Pulse]) -> Vec<Duration> {
+    let now = Instant::now();
+    pulses.iter().filter_map(|pulse| pulse.check(now)).collect()
 }
 
 impl Heart {

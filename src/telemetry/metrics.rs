@@ -308,7 +308,7 @@ impl Metrics {
     /// The busiest limits since the last call, by any caller. It reads the counters of every limit, so call it on a
     /// thread that makes no decisions.
     pub fn busiest(&self) -> Arc<Busiest> {
-        self.looks.look(&self.rules, self.totals(), Instant::now())
+        self.looks.look(&self.rules, || self.totals(), Instant::now())
     }
 
     pub fn uptime(&self) -> Duration {

@@ -593,7 +593,7 @@ fn fault(position: Position, message: impl Into<String>) -> Fault {
 mod tests {
     use super::*;
 
-    const OPTIONS: Options = Options {
+    pub(super) const OPTIONS: Options = Options {
         is_compatible: false,
         joined_key: "",
         written_max: 100,

@@ -53,13 +53,14 @@ struct Look {
 }
 
 impl Looks {
-    /// The events since the last read. It takes milliseconds for 10,000 limits.
-    pub(super) fn look(&self, rules: &Rules, totals: Totals, now: Instant) -> Arc<Busiest> {
+    /// The events since the last read. It takes milliseconds for 10,000 limits. `totals` is called only for a new read.
+    pub(super) fn look(&self, rules: &Rules, totals: impl FnOnce() -> Totals, now: Instant) -> Arc<Busiest> {
         let mut last = self.0.lock();
         if let Some(look) = last.as_ref().filter(|look| now.saturating_duration_since(look.at) < LOOK_AGE) {
             return look.found.clone();
         }
         let entries = rules.entries();
+        let totals = totals();
         let count = |(_, labelled): &Entry| {
             let Values { hits, over, .. } = labelled.values();
             [hits, over]

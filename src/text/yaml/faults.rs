@@ -69,19 +69,11 @@ fn line(text: &str, number: u32) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Document, Options};
+    use super::super::Document;
+    use super::super::tests::OPTIONS;
 
     #[test]
     fn a_fault_is_at_its_cause() {
-        let options = Options {
-            is_compatible: false,
-            joined_key: "",
-            written_max: 100,
-            flow_marks_max: 100,
-            values_max: 100,
-            aliased_bytes_max: 100,
-            depth_max: 9,
-        };
         let star = "is an alias, and no anchor has this name: a text that begins with * needs quotes";
         for (text, expected) in [
             ("a: *abc\n", format!("1:4: not valid YAML: *abc {star}, \"*abc\"")),
@@ -106,7 +98,7 @@ mod tests {
             ("a: b: c\n", "1:5: not valid YAML: mapping values are not allowed in this context".to_owned()),
             ("- http://x\n  b: c\n", "2:4: not valid YAML: mapping values are not allowed in this context".to_owned()),
         ] {
-            assert_eq!(Document::parse(text, options).unwrap_err().to_string(), expected, "{text:?}");
+            assert_eq!(Document::parse(text, OPTIONS).unwrap_err().to_string(), expected, "{text:?}");
         }
     }
 }
