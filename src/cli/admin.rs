@@ -472,6 +472,8 @@ mod tests {
         let server: AdminServer = listener.local_addr().unwrap().to_string().parse().unwrap();
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
+            // An answer before the request is none.
+            tokio::io::AsyncReadExt::read_u8(&mut stream).await.unwrap();
             while tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 100 Continue\r\n\r\n").await.is_ok() {}
         });
         // The time is longer than a test may take, so only the bound of bytes can end the request.
@@ -489,6 +491,8 @@ mod tests {
         let server: AdminServer = listener.local_addr().unwrap().to_string().parse().unwrap();
         let answering = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
+            // An answer before the request is none.
+            io::Read::read_exact(&mut stream, &mut [0]).unwrap();
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {BYTES}\r\n\r\n");
             io::Write::write_all(&mut stream, head.as_bytes()).unwrap();
             // The first byte is wrong.

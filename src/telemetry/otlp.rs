@@ -287,6 +287,8 @@ mod tests {
         let url = format!("http://{}/v1/metrics", listener.local_addr().unwrap()).parse().unwrap();
         let collector = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
+            // An answer before the request is none.
+            tokio::io::AsyncReadExt::read_u8(&mut stream).await.unwrap();
             while stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.is_ok() {}
         });
         // Longer than a test may take, so the byte bound ends the request, not the timeout.
