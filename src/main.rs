@@ -14,6 +14,7 @@ use weir_cli::check::{self, CheckFormat};
 use weir_cli::client::{self, Ended};
 use weir_cli::diff::{self, Outcome};
 use weir_cli::lua::{self, NoScript};
+use weir_cli::manual::{self, NoPage};
 use weir_cli::pipe::UntilClosed;
 use weir_cli::program::Program;
 use weir_cli::serve::{self, ServeError};
@@ -156,6 +157,13 @@ fn main() -> ExitCode {
         }
         Command::Lua(arguments) => match lua::run(arguments.name.as_deref(), &mut stdout()) {
             Err(error @ NoScript::Unknown { .. }) => return told(&error, USAGE),
+            result => result.map_err(|error| error.to_string()),
+        },
+        Command::Completions(arguments) => {
+            manual::completions(arguments.shell, &mut stdout()).map_err(|error| format!("cannot write: {error}"))
+        }
+        Command::Man(arguments) => match manual::page(&arguments.command, &mut stdout()) {
+            Err(error @ NoPage::Unknown { .. }) => return told(&error, USAGE),
             result => result.map_err(|error| error.to_string()),
         },
     };

@@ -3,10 +3,8 @@
 //!
 //! Not here: the effect of readiness (http, grpc), and decisions while a store is down (limiter).
 
-use std::collections::BTreeSet;
 use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -14,7 +12,8 @@ use tokio::sync::watch;
 use weir_http::ServiceState;
 use weir_lifecycle::{Life, Phase, Phases};
 use weir_limiter::overrides::OverrideTable;
-use weir_store::{Store, StoreError};
+use weir_store::{Findings, Store, StoreError};
+use weir_telemetry::metrics::Number;
 
 use super::rows::FirstRows;
 
@@ -23,7 +22,7 @@ const PING_EVERY_AT_START: Duration = Duration::from_millis(100);
 /// How often weir asks each store after that.
 const PING_EVERY: Duration = Duration::from_secs(1);
 /// How often weir looks how each store is set up.
-const ADVISE_EVERY: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How long the answer to a PING may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -78,8 +77,13 @@ pub(super) struct Inputs {
     /// They change the limits of requests, so weir reads them before the first one.
     pub(super) overrides: Arc<OverrideTable>,
     pub(super) first_rows: FirstRows,
-    /// How many hints the stores have for the operator.
-    pub(super) advices: Arc<AtomicU64>,
+    pub(super) numbers: FindingNumbers,
+}
+
+/// The metrics of what the last look at all stores has found.
+pub(super) struct FindingNumbers {
+    pub(super) evicting_servers: Number,
+    pub(super) clock_difference_seconds: Number,
 }
 
 /// Follows the stores until the drain.
@@ -99,7 +103,7 @@ pub(super) async fn follow(
         if stores.iter().any(|store| !store.is_immediate()) {
             // If weir has become ready without an answer, the first rows are looked for now.
             let first_rows = inputs.first_rows.in_force();
-            tokio::join!(keep_asking(stores, &report), keep_advising(stores, &inputs.advices), first_rows);
+            tokio::join!(keep_asking(stores, &report), keep_looking(stores, &inputs.numbers), first_rows);
         }
         pending::<Result<(), String>>().await
     };
@@ -194,25 +198,29 @@ async fn lack(stores: &[Arc<dyn Store>]) -> Result<Option<String>, (&'static str
     Ok(None)
 }
 
-/// Logs what the operator should change in how the stores are set up, when it is found, and counts it. A store that does not answer is
-/// taken to be as it was.
-async fn keep_advising(stores: &[Arc<dyn Store>], count: &AtomicU64) {
-    let mut known: Vec<BTreeSet<String>> = vec![BTreeSet::new(); stores.len()];
+/// Logs what the operator should change in how the stores are set up, when it is found. A store that does not answer is taken to
+/// be as it was.
+async fn keep_looking(stores: &[Arc<dyn Store>], numbers: &FindingNumbers) {
+    let mut last: Vec<Findings> = stores.iter().map(|_| Findings::default()).collect();
     loop {
-        for (store, known) in stores.iter().zip(&mut known) {
-            match store.advice(Instant::now() + PING_TIMEOUT).get().await {
-                Ok(sentences) => {
-                    let found = sentences.into_iter().collect::<BTreeSet<String>>();
-                    for sentence in found.difference(known) {
-                        tracing::warn!(store = store.name(), "{sentence}");
+        for (store, last) in stores.iter().zip(&mut last) {
+            match store.findings(Instant::now() + PING_TIMEOUT).get().await {
+                Ok(found) => {
+                    for warning in found.warnings().filter(|warning| !last.warnings().any(|known| known == *warning)) {
+                        tracing::warn!(store = store.name(), "{warning}");
                     }
-                    *known = found;
+                    *last = found;
                 }
-                Err(error) => tracing::debug!(store = store.name(), %error, "the store's configuration cannot be read"),
+                Err(error) => {
+                    tracing::debug!(store = store.name(), %error, "the servers of the store cannot be asked about their setup");
+                }
             }
         }
-        count.store(known.iter().map(|found| found.len() as u64).sum(), Relaxed);
-        tokio::time::sleep(ADVISE_EVERY).await;
+        let evicting = last.iter().map(|found| found.evicting.len() as u64).sum();
+        numbers.evicting_servers.set(evicting);
+        let difference = last.iter().map(|found| found.clock_difference.as_secs()).max();
+        numbers.clock_difference_seconds.set(difference.unwrap_or_default());
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 

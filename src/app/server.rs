@@ -3,7 +3,6 @@
 //! Not here: the order of their start and end (lib.rs).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::runtime::Handle;
 use weir_grpc::health::Health;
@@ -18,7 +17,7 @@ use weir_policies::Dialect;
 use weir_rls::configured;
 use weir_settings::{PolicySource, Settings};
 use weir_store::SystemClock;
-use weir_telemetry::metrics::{Metrics, Protocol};
+use weir_telemetry::metrics::{Metrics, Number, Protocol};
 use weir_telemetry::shed::ShedReason;
 use weir_telemetry::traces::Tracer;
 use weir_tls::server::ServerTls;
@@ -366,11 +365,13 @@ impl Server {
         let stores = std::iter::once(&self.control.first).chain(&self.control.per_second).cloned().collect();
         let redis = &self.settings.redis;
         let times = ready::Times { ready_after: redis.ready_after, start_within: redis.start_within };
-        let advices = Arc::<AtomicU64>::default();
-        if self.control.remote().next().is_some() {
-            self.metrics.show("weir_redis_evicting_servers", &[], &advices, |advices| advices.load(Relaxed));
-        }
-        let inputs = ready::Inputs { overrides: serving.overrides.clone(), first_rows, advices };
+        let is_remote = self.control.remote().next().is_some();
+        let number = |name| if is_remote { self.metrics.number(name, &[]) } else { Number::default() };
+        let numbers = ready::FindingNumbers {
+            evicting_servers: number("weir_redis_evicting_servers"),
+            clock_difference_seconds: number("weir_redis_clock_difference_seconds"),
+        };
+        let inputs = ready::Inputs { overrides: serving.overrides.clone(), first_rows, numbers };
         let warm_up = serving.warm_up.clone();
         let (phases, report, life) = (self.phases.clone(), self.report.clone(), self.life.clone());
         let following = ready::follow(stores, warm_up, times, phases, report, life, inputs);

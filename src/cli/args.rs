@@ -158,6 +158,12 @@ pub enum Command {
     /// each with its SHA-1 in Redis.
     #[command(after_help = "Example:\n  weir lua decide")]
     Lua(LuaArguments),
+    /// Print a script by which a shell completes the commands and options of weir
+    #[command(after_help = "Example:\n  weir completions bash > ~/.local/share/bash-completion/completions/weir")]
+    Completions(CompletionsArguments),
+    /// Print the manual page of weir, or of one of its commands
+    #[command(after_help = "Example:\n  weir man > ~/.local/share/man/man1/weir.1")]
+    Man(ManArguments),
 }
 
 /// The arguments of `weir serve`. [`ServeArguments::settings`] checks them. No `Debug`, because `--set` may have a password.
@@ -404,6 +410,22 @@ pub struct SchemaArguments {
 pub struct LuaArguments {
     /// The script, such as decide
     pub name: Option<String>,
+}
+
+/// The arguments of `weir completions`.
+#[derive(Args, Debug)]
+pub struct CompletionsArguments {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+/// The arguments of `weir man`.
+#[derive(Args, Debug)]
+pub struct ManArguments {
+    /// A command, such as check, or a command and its action, such as rows import
+    #[arg(value_name = "COMMAND")]
+    pub command: Vec<String>,
 }
 
 /// The settings of `weir serve --config` with this file and environment.

@@ -9,6 +9,7 @@ pub mod client;
 pub mod diff;
 pub mod explain;
 pub mod lua;
+pub mod manual;
 pub mod overridden;
 pub mod overrides;
 pub mod pipe;

@@ -108,10 +108,9 @@ pub trait Inspected: Send + Sync {
         Reply::Ready(Ok(None))
     }
 
-    /// What the operator should change in the store's configuration, a sentence each: the servers that evict states in use. Called once a
-    /// minute.
-    fn advice(&self, _deadline: Instant) -> Reply<'_, Vec<String>> {
-        Reply::Ready(Ok(Vec::new()))
+    /// What the operator should change in how the store's servers are set up. Called once a minute.
+    fn findings(&self, _deadline: Instant) -> Reply<'_, Findings> {
+        Reply::Ready(Ok(Findings::default()))
     }
 
     /// Returns the reason when a background task of the store has died. The store gives no answers after that.
@@ -229,6 +228,23 @@ pub enum RowRead {
         /// The version that a decision compares.
         version: u64,
     },
+}
+
+/// What a look at a store's servers has found. The warnings are sentences for the operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// A warning for each server that evicts states in use.
+    pub evicting: Vec<String>,
+    /// A warning for each server whose clock differs from this machine's by a second or more.
+    pub clocks: Vec<String>,
+    /// The largest difference between a server's clock and this machine's.
+    pub clock_difference: Duration,
+}
+
+impl Findings {
+    pub fn warnings(&self) -> impl Iterator<Item = &String> {
+        self.evicting.iter().chain(&self.clocks)
+    }
 }
 
 /// The position of [`Inspected::scan`]. The default is the start.

@@ -16,7 +16,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
@@ -27,7 +27,7 @@ pub use self::base::dial_error::DialError;
 pub use self::base::error_class;
 use self::base::error_class::WRONG_TYPE;
 pub use self::base::observer::RedisObserver;
-use self::checks::{commands, eviction};
+use self::checks::{clock, commands, eviction};
 pub use self::dial::connection::REPLIES_BYTES_MAX;
 pub use self::dial::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX};
 pub use self::dial::fuzz::replies;
@@ -49,8 +49,8 @@ use self::transport::options::Options;
 use self::transport::script::Script;
 pub use self::transport::{pipeline, turns};
 use super::{
-    Before, Deciding, Inspected, Reply, RowChange, RowChanged, RowRead, ScanPosition, Scanned, StatesRead, Store,
-    StoreError, StoredOverrides, Texts, Undo, key_indices,
+    Before, Deciding, Findings, Inspected, Reply, RowChange, RowChanged, RowRead, ScanPosition, Scanned, StatesRead,
+    Store, StoreError, StoredOverrides, Texts, Undo, key_indices,
 };
 
 /// States in one Redis, or in the nodes of one Redis Cluster. Each runtime that decides has its own.
@@ -440,20 +440,24 @@ impl Inspected for Redis {
         }))
     }
 
-    fn advice(&self, deadline: Instant) -> Reply<'_, Vec<String>> {
+    fn findings(&self, deadline: Instant) -> Reply<'_, Findings> {
         Reply::Pending(Box::pin(async move {
-            let mut sentences = Vec::new();
+            let mut found = Findings::default();
             for (address, answer) in self.link.ask_all(eviction::question, deadline).await {
-                match answer {
-                    Ok(Value::BulkString(info)) => {
-                        sentences.extend(eviction::warning(&address, &String::from_utf8_lossy(&info)));
-                    }
-                    // A user without the right to this command is not an error.
-                    Ok(_) | Err(CallError::Refused(_)) => {}
-                    Err(error) => return Err(store_error(error)),
+                if let Value::BulkString(info) = permitted(answer)? {
+                    found.evicting.extend(eviction::warning(&address, &String::from_utf8_lossy(&info)));
                 }
             }
-            Ok(sentences)
+            let asked = SystemTime::now();
+            let answers = self.link.ask_all(clock::question, deadline).await;
+            let answered = SystemTime::now();
+            for (address, answer) in answers {
+                let Some(theirs) = clock::read(&permitted(answer)?) else { continue };
+                let difference = clock::difference(theirs, asked, answered);
+                found.clock_difference = found.clock_difference.max(difference);
+                found.clocks.extend(clock::warning(&address, theirs, answered, difference));
+            }
+            Ok(found)
         }))
     }
 
@@ -490,6 +494,14 @@ impl Inspected for Redis {
             Link::One(node) => Box::pin(node.died()),
             Link::Cluster(cluster) => Box::pin(cluster.died()),
         }
+    }
+}
+
+/// The answer, or none if weir's user has no right to the command, which is not an error.
+fn permitted(answer: Result<Value, CallError>) -> Result<Value, StoreError> {
+    match answer {
+        Err(CallError::Refused(_)) => Ok(Value::Nil),
+        answer => answer.map_err(store_error),
     }
 }
 

@@ -15,6 +15,7 @@ use crate::support::process::{LogLine, PolicyDirectory, Process, Weir, serve};
 use crate::support::redis::RedisServer;
 use crate::support::rls::{Client, request};
 use crate::support::served::metric;
+use crate::support::stepped_clock::SteppedClock;
 use crate::support::wait::{PATIENCE, until};
 
 const POLICY: &str = "\
@@ -79,7 +80,7 @@ fn store(weir: &Weir) -> (u16, Value) {
     (answer.status, detail["store"].clone())
 }
 
-fn says(text: &'static str) -> impl Fn(&LogLine) -> bool {
+fn says(text: &str) -> impl Fn(&LogLine) -> bool + use<'_> {
     move |line| line.message().is_some_and(|message| message.starts_with(text))
 }
 
@@ -376,4 +377,23 @@ fn sigterm_works_before_redis_has_ever_answered() {
     });
     process.terminate();
     assert_eq!(process.wait_for_exit().code(), Some(0), "it ends before `redis.ready_after`");
+}
+
+#[test]
+fn a_redis_whose_clock_differs_is_a_warning_in_the_log_and_a_metric() {
+    let Some((clock, redis)) = SteppedClock::start() else { return };
+    for (ahead_s, words, most) in [(0, None, 0), (5, Some("ahead of"), 5), (-7, Some("behind"), 7)] {
+        clock.set(ahead_s);
+        let (weir, _policies) = start(&redis.url(), &[]);
+        let difference = || metric(weir.http, "weir_redis_clock_difference_seconds");
+        // What a slow answer can explain does not count.
+        until(&format!("the difference of {ahead_s} s"), PATIENCE, || {
+            difference().filter(|found| (most.min(1)..=most).contains(found))
+        });
+        if let Some(words) = words {
+            let warning =
+                format!("the clock of redis at 127.0.0.1:{} is a second or more {words} this machine's", redis.port());
+            assert!(weir.wait_for_log(0, PATIENCE, says(&warning)), "{warning}");
+        }
+    }
 }

@@ -243,6 +243,9 @@ const REDIS: Section = Section {
         counter("weir_redis_circuit_opened_total", &["address"], "times")
             .help("How often a runtime's circuit breaker for this Redis opened.")
             .more("If it opens often and briefly, Redis is near its limit, or `redis.timeout` is too close to the time that Redis takes."),
+        gauge("weir_redis_clock_difference_seconds", &[], "seconds")
+            .help("The largest difference between the clock of a Redis server and that of this replica, in whole seconds.")
+            .more("weir asks once a minute. The log names the server. [Alert on any](operations.md#weirclocksdiffer)."),
         gauge("weir_redis_connections", &[], "connections")
             .help("Open connections to Redis, of all runtimes."),
         counter("weir_redis_dial_errors_total", &["kind"], "connections")
