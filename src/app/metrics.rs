@@ -36,6 +36,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, AppError> {
     Ok(Options {
         near_limit: settings.near_limit_ratio,
         dynamic_series: names.dynamic_series,
+        sanitize_dots: names.sanitize_dots,
         weir_names: names.weir_names,
         per_rule: names.per_rule,
         // One for each core, and one for HTTP.

@@ -20,7 +20,7 @@ use std::path::Path;
 pub use go::Type;
 pub use table::{Effect, Form, VARIABLES, Variable};
 use weir_engine::arith::Fraction;
-use weir_text::{go_duration, spell};
+use weir_text::{go_duration, nearest, spell};
 
 use crate::{ENV_PREFIX, HIDDEN, Kind, Layer, Preset, SETTINGS, Setting};
 
@@ -43,6 +43,37 @@ const FIXED: &[(&str, &str)] = &[
     ("policies.compatible", "on"),
     ("policies.files", "all"),
 ];
+
+/// How the variables of envoyproxy/ratelimit begin. Its newer versions have more of them, and typing mistakes look the same. Programs
+/// beside it read no variables that begin so, except those that [`is_of_kubernetes`] finds.
+const FAMILIES: &[&str] = &[
+    "CONFIG_GRPC_XDS_",
+    "GRPC_CLIENT_TLS_",
+    "GRPC_MAX_CONNECTION_",
+    "GRPC_SERVER_",
+    "LIMIT_RESPONSE_",
+    "LOCAL_CACHE_",
+    "MEMCACHE_",
+    "PROMETHEUS_",
+    "REDIS_",
+    "RUNTIME_",
+    "SANITIZE_DESCRIPTOR_",
+    "STOP_CACHE_",
+    "TRACING_",
+    "USE_CALENDAR_",
+    "USE_DOG_STATSD",
+    "USE_STATSD",
+    "XDS_CLIENT_",
+];
+
+/// The most variables that weir names because it does not support them.
+const UNKNOWN_MAX: usize = 16;
+
+/// Whether Kubernetes sets a variable of this name for a Service, such as `REDIS_PORT_6379_TCP_ADDR`.
+fn is_of_kubernetes(name: &str) -> bool {
+    ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"].iter().any(|part| name.ends_with(part))
+        || ["_SERVICE_PORT_", "_TCP", "_UDP"].iter().any(|part| name.contains(part))
+}
 
 /// The approximate size of one denial in envoyproxy/ratelimit's local cache, in bytes.
 const CACHE_BYTES_PER_KEY: i64 = 100;
@@ -88,6 +119,7 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine
     mapping.charging();
     mapping.tracing();
     redis::map(&mut mapping);
+    mapping.unknown();
     RatelimitVariables { fixed: mapping.fixed, variables: mapping.layer, notes: mapping.notes }
 }
 
@@ -226,6 +258,18 @@ impl<'a> Mapping<'a> {
     fn note(&mut self, variable: &'static str, text: String) {
         if !self.notes.iter().any(|note| note.variable == variable && note.text == text) {
             self.notes.push(Note { variable: variable.to_owned(), text });
+        }
+    }
+
+    /// Notes variables that look like those of envoyproxy/ratelimit, and that weir does not support.
+    fn unknown(&mut self) {
+        let is_unknown =
+            |name: &&String| FAMILIES.iter().any(|family| name.starts_with(family)) && !is_of_kubernetes(name);
+        for name in self.others.keys().filter(is_unknown).take(UNKNOWN_MAX) {
+            let meant = nearest(name, VARIABLES.iter().map(|variable| variable.name));
+            let hint = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
+            let text = format!("has no effect: weir has no such variable of envoyproxy/ratelimit{hint}");
+            self.notes.push(Note { variable: name.clone(), text });
         }
     }
 

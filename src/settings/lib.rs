@@ -451,6 +451,8 @@ settings! {
         mapper: Option<PathBuf> = "metrics.mapper", Kind::File, Unset;
         /// the built-in mapping shows response times in milliseconds, in place of seconds
         response_time_milliseconds: bool = "metrics.response_time_milliseconds", Kind::Switch, Is("off");
+        /// dots in keys and values of descriptors are underscores in names of statistics, where a dot begins a level
+        sanitize_dots: bool = "metrics.sanitize_dots", Kind::Switch, Is("off");
         /// how many names of statistics can hold values of requests; more are counted under the name of the rule
         dynamic_series: usize = "metrics.dynamic_series", Kind::integer(0, 1_000_000, "names"), Is("10000");
         /// Their export to a collector of OpenTelemetry.

@@ -69,6 +69,8 @@ pub struct Options {
     pub near_limit: Fraction,
     /// The most names of statistics that have values of requests.
     pub dynamic_series: usize,
+    /// Whether dots in keys and values of descriptors are underscores in the names of statistics.
+    pub sanitize_dots: bool,
     /// Whether weir's own metrics are shown.
     pub weir_names: bool,
     /// Whether weir's own metrics include those of single limits.
@@ -88,6 +90,7 @@ impl Default for Options {
         Self {
             near_limit: Fraction::percent(80),
             dynamic_series: 10_000,
+            sanitize_dots: false,
             weir_names: true,
             per_rule: true,
             runtimes: 1,
@@ -151,7 +154,8 @@ impl Metrics {
         // The only failure that every store can have.
         store_errors.of(TOO_HEAVY);
         let has_statistics = options.mapper.is_some() || options.statsd;
-        let statistics = Arc::new(Statistics::new(registry.clone(), options.dynamic_series, has_statistics));
+        let statistics =
+            Arc::new(Statistics::new(registry.clone(), options.dynamic_series, has_statistics, options.sanitize_dots));
         let alerts = Arc::new(Alerts::new(options.values, number("weir_alerts_dropped_total")));
         let bounds = options.mapper.as_ref().map(mapped::response_time_bounds).unwrap_or_default();
         let requests = Arc::new(Latencies::new(&bounds, options.statsd));

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use weir_engine::{Entry, Rule};
 
 use self::dynamic::{Dynamic, Room};
-use self::names::{Buffer, Naming};
+use self::names::{Buffer, Dots, Naming};
 use super::counts::{self, Counts, SplitHits, Values};
 use super::metrics::families::FamilyKind;
 use super::metrics::registry::{Number, Registry};
@@ -49,6 +49,7 @@ pub struct Statistics {
     room: Room,
     /// Whether requests can determine names. False if nothing shows them.
     by_request: bool,
+    dots: Dots,
     /// How many names did not fit.
     refused: Number,
     /// The statistics without a limit or a domain.
@@ -159,8 +160,9 @@ pub(super) struct RequestName {
 
 impl Statistics {
     /// Starts with no statistics. Requests can add `dynamic_max` names, or none if `by_request` is false.
-    pub(super) fn new(registry: Arc<Registry>, dynamic_max: usize, by_request: bool) -> Self {
+    pub(super) fn new(registry: Arc<Registry>, dynamic_max: usize, by_request: bool, sanitize_dots: bool) -> Self {
         Self {
+            dots: if sanitize_dots { Dots::Replaced } else { Dots::Kept },
             named: Mutex::new(Named { gone_max: dynamic_max, ..Named::default() }),
             dynamic: Dynamic::default(),
             unknown_domains: Dynamic::default(),
@@ -176,12 +178,12 @@ impl Statistics {
     pub(super) fn name_of(&self, rule: &Rule, limit: usize) -> LimitName {
         let limit = rule.limits.get(limit).filter(|limit| limit.shadow || !rule.has_one_limit());
         let limit = limit.map(|limit| names::cleaned(limit.name.as_deref().unwrap_or(limit.id()).to_owned()));
-        let mut name = names::of_rule(rule);
+        let mut name = names::of_rule(rule, self.dots);
         if let Some(limit) = &limit {
             name.push('.');
             name.push_str(limit);
         }
-        let naming = Naming::of(rule);
+        let naming = Naming::of(rule, self.dots);
         if !self.by_request || !naming.is_by_request() {
             return LimitName::Fixed(name);
         }
@@ -209,7 +211,7 @@ impl Statistics {
             return;
         }
         let mut name = Buffer::new();
-        names::write_request_limit(domain, entries, &mut name);
+        names::write_request_limit(domain, entries, self.dots, &mut name);
         self.count(&name, rest, split);
     }
 
@@ -230,7 +232,7 @@ impl Statistics {
             return;
         }
         let mut name = Buffer::new();
-        names::write_request_limit(domain, &[], &mut name);
+        names::write_request_limit(domain, &[], self.dots, &mut name);
         let descriptors = descriptors as u64;
         let count = |count: &AtomicU64| {
             count.fetch_add(descriptors, Relaxed);
@@ -324,7 +326,7 @@ mod tests {
     use super::*;
 
     fn statistics(dynamic_max: usize, by_request: bool) -> Statistics {
-        Statistics::new(Arc::default(), dynamic_max, by_request)
+        Statistics::new(Arc::default(), dynamic_max, by_request, false)
     }
 
     fn hits(count: u64) -> SplitHits {

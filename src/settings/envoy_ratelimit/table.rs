@@ -200,6 +200,8 @@ variables! {
     LOCAL_CACHE_SIZE_IN_BYTES: Integer = "0", Part(&["deny_cache.max_age", "deny_cache.max_keys"]);
     /// The part of a limit above which hits count as near it.
     NEAR_LIMIT_RATIO: Float = "0.8", Is("near_limit_ratio", Form::Ratio);
+    /// Dots in keys and values of descriptors are `_` in the names of statistics.
+    SANITIZE_DESCRIPTOR_METRIC_DOTS: Bool = "false", Is("metrics.sanitize_dots", Form::Switch);
     /// The prefix of every key in Redis. weir's keys are not those of envoyproxy/ratelimit; bytes that a prefix cannot have
     /// are written in hexadecimal.
     CACHE_KEY_PREFIX: Text = "", Part(&["redis.key_prefix"]);

@@ -283,7 +283,7 @@ mod tests {
     impl Scene {
         fn new(mapper: Mapper) -> Self {
             let registry = Arc::<Registry>::default();
-            let statistics = Arc::new(Statistics::new(registry.clone(), 100, true));
+            let statistics = Arc::new(Statistics::new(registry.clone(), 100, true, false));
             let bounds = response_time_bounds(&mapper);
             let requests = Arc::new(Latencies::new(&bounds, false));
             let mapped = MappedStatistics::new(mapper, statistics, requests.clone());

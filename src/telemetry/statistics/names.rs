@@ -3,6 +3,7 @@
 //! Not here: the numbers, and the prefix and suffix of a name (statistics.rs).
 
 use smallvec::SmallVec;
+use weir_engine::policy::Level as RuleLevel;
 use weir_engine::{Entry, Rule};
 
 /// The longest name from a request, in bytes. A longer one counts as a name that does not fit.
@@ -11,15 +12,53 @@ pub(super) const NAME_BYTES_MAX: usize = 1024;
 /// A name on the request path. Its capacity is enough for most names, so it rarely allocates.
 pub(super) type Buffer = SmallVec<[u8; 256]>;
 
+/// What becomes of the dots in keys and values of descriptors, which look like levels of a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Dots {
+    #[default]
+    Kept,
+    /// Each is an underscore.
+    Replaced,
+}
+
+impl Dots {
+    /// Adds a key or a value.
+    fn add(self, part: &str, name: &mut Buffer) {
+        let start = name.len();
+        name.extend_from_slice(part.as_bytes());
+        if self == Self::Replaced {
+            name[start..].iter_mut().filter(|byte| **byte == b'.').for_each(|dot| *dot = b'_');
+        }
+    }
+
+    /// Adds a level of a policy.
+    fn add_level(self, level: &RuleLevel, name: &mut Buffer) {
+        self.add(&level.key, name);
+        if let Some(value) = &level.value {
+            name.push(b'_');
+            self.add(&value.name(), name);
+        }
+    }
+
+    fn add_entry(self, entry: &Entry<'_>, name: &mut Buffer) {
+        self.add(entry.key, name);
+        if !entry.value.is_empty() {
+            name.push(b'_');
+            self.add(entry.value, name);
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Naming {
+    dots: Dots,
     domain: Box<str>,
     levels: Box<[Level]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Level {
-    Policy(Box<str>),
+    Policy(Box<[u8]>),
     /// By `value_to_metric`: an empty value leaves only the key.
     Request,
     /// By `detailed_metric`: an empty value leaves the key and `_`, as in envoyproxy/ratelimit.
@@ -27,21 +66,18 @@ enum Level {
 }
 
 impl Naming {
-    pub(super) fn of(rule: &Rule) -> Self {
+    pub(super) fn of(rule: &Rule, dots: Dots) -> Self {
         let detailed = rule.levels.last().is_some_and(|level| level.detailed_metric);
         let levels = rule.levels.iter().map(|level| {
             // Values that share a state share their counters too.
             if (detailed || level.value_to_metric) && !level.share_threshold {
                 return if detailed { Level::Detailed } else { Level::Request };
             }
-            let mut part = level.key.to_string();
-            if let Some(value) = &level.value {
-                part.push('_');
-                part.push_str(&value.name());
-            }
-            Level::Policy(part.into())
+            let mut part = Buffer::new();
+            dots.add_level(level, &mut part);
+            Level::Policy(part.into_boxed_slice())
         });
-        Self { domain: rule.domain.clone(), levels: levels.collect() }
+        Self { dots, domain: rule.domain.clone(), levels: levels.collect() }
     }
 
     pub(super) fn is_by_request(&self) -> bool {
@@ -53,12 +89,12 @@ impl Naming {
         for (i, level) in self.levels.iter().enumerate() {
             name.push(b'.');
             match (level, entries.get(i)) {
-                (Level::Policy(part), _) => name.extend_from_slice(part.as_bytes()),
-                (Level::Request, Some(entry)) => write_entry(entry, name),
+                (Level::Policy(part), _) => name.extend_from_slice(part),
+                (Level::Request, Some(entry)) => self.dots.add_entry(entry, name),
                 (Level::Detailed, Some(Entry { key, value })) => {
-                    name.extend_from_slice(key.as_bytes());
+                    self.dots.add(key, name);
                     name.push(b'_');
-                    name.extend_from_slice(value.as_bytes());
+                    self.dots.add(value, name);
                 }
                 (Level::Request | Level::Detailed, None) => {}
             }
@@ -68,34 +104,24 @@ impl Naming {
 }
 
 /// The name of a rule's own counters, with keys and values of the policy.
-pub(super) fn of_rule(rule: &Rule) -> String {
-    let mut name = rule.domain.to_string();
+pub(super) fn of_rule(rule: &Rule, dots: Dots) -> String {
+    let mut name = Buffer::from_slice(rule.domain.as_bytes());
     for level in &rule.levels {
-        name.push('.');
-        name.push_str(&level.key);
-        if let Some(value) = &level.value {
-            name.push('_');
-            name.push_str(&value.name());
-        }
+        name.push(b'.');
+        dots.add_level(level, &mut name);
     }
-    cleaned(name)
+    clean(&mut name);
+    // All parts are texts, and only ASCII was replaced, by ASCII.
+    String::from_utf8(name.into_vec()).unwrap_or_default()
 }
 
-pub(super) fn write_request_limit(domain: &str, entries: &[Entry<'_>], name: &mut Buffer) {
+pub(super) fn write_request_limit(domain: &str, entries: &[Entry<'_>], dots: Dots, name: &mut Buffer) {
     name.extend_from_slice(domain.as_bytes());
     for entry in entries {
         name.push(b'.');
-        write_entry(entry, name);
+        dots.add_entry(entry, name);
     }
     clean(name);
-}
-
-fn write_entry(entry: &Entry<'_>, name: &mut Buffer) {
-    name.extend_from_slice(entry.key.as_bytes());
-    if !entry.value.is_empty() {
-        name.push(b'_');
-        name.extend_from_slice(entry.value.as_bytes());
-    }
 }
 
 /// The name with invalid characters replaced.
@@ -170,7 +196,7 @@ mod tests {
     }
 
     /// The names of the last level: for a request with these values, and for the policy.
-    fn named(levels: Vec<NodeSpec>, values: &[&str]) -> (String, String) {
+    fn named(levels: Vec<NodeSpec>, values: &[&str], dots: Dots) -> (String, String) {
         let keys: Vec<String> = levels.iter().map(|level| level.key.clone()).collect();
         let mut below = Vec::new();
         for mut level in levels.into_iter().rev() {
@@ -183,8 +209,8 @@ mod tests {
         let entries: Vec<Entry<'_>> = keys.iter().zip(values).map(|(key, value)| Entry { key, value }).collect();
         let rule = policies.find(policies.domain("shop").unwrap(), &entries).rule.unwrap();
         let mut name = Buffer::new();
-        Naming::of(rule).write(&entries, &mut name);
-        (String::from_utf8(name.to_vec()).unwrap(), of_rule(rule))
+        Naming::of(rule, dots).write(&entries, &mut name);
+        (String::from_utf8(name.to_vec()).unwrap(), of_rule(rule, dots))
     }
 
     fn level(key: &str, value: &str) -> NodeSpec {
@@ -213,15 +239,30 @@ mod tests {
             (vec![valued(level("ip", ""))], &[""], "ip", "ip"),
         ] {
             let expected = (format!("shop.{by_request}"), format!("shop.{by_policy}"));
-            assert_eq!(named(levels, values), expected);
+            assert_eq!(named(levels, values, Dots::Kept), expected);
         }
+    }
+
+    /// `SANITIZE_DESCRIPTOR_METRIC_DOTS`: a path of gRPC looked like two levels, and fitted a mapping of another limit.
+    #[test]
+    fn envoyproxy_ratelimit_1210_dots_of_keys_and_values_are_underscores() {
+        let levels = || vec![level("a.b", "/v1.Shop/Buy"), NodeSpec { detailed_metric: true, ..level("c.d", "") }];
+        let values = ["/v1.Shop/Buy", "e.f"];
+        let of = |dots| named(levels(), &values, dots);
+        let kept = ("shop.a.b_/v1.Shop/Buy.c.d_e.f".to_owned(), "shop.a.b_/v1.Shop/Buy.c.d".to_owned());
+        assert_eq!(of(Dots::Kept), kept);
+        let replaced = ("shop.a_b_/v1_Shop/Buy.c_d_e_f".to_owned(), "shop.a_b_/v1_Shop/Buy.c_d".to_owned());
+        assert_eq!(of(Dots::Replaced), replaced);
+        let mut name = Buffer::new();
+        write_request_limit("a.shop", &[Entry { key: "a.b", value: "c.d" }], Dots::Replaced, &mut name);
+        assert_eq!(&*name, b"a.shop.a_b_c_d", "the domain keeps its dots");
     }
 
     #[test]
     fn an_override_is_named_by_the_entries_of_its_request() {
         let entries = [Entry { key: "x", value: "1" }, Entry { key: "y", value: "" }];
         let mut name = Buffer::new();
-        write_request_limit("shop", &entries, &mut name);
+        write_request_limit("shop", &entries, Dots::Kept, &mut name);
         assert_eq!(&*name, b"shop.x_1.y");
     }
 }

@@ -504,12 +504,7 @@ fn their_defaults_are_well_formed_and_legal() {
 
 #[test]
 fn variables_without_effect_are_named_once_and_others_are_not() {
-    let told = notes(&[
-        ("REDIS_URL", "r:1"),
-        ("REDIS_PIPELINE_WINDOW", "150us"),
-        ("GRPC_SERVER_TLS_CA_CERT", "/no/such/variable"),
-        ("PATH", "/bin"),
-    ]);
+    let told = notes(&[("REDIS_URL", "r:1"), ("REDIS_PIPELINE_WINDOW", "150us"), ("PATH", "/bin")]);
     assert_eq!(
         told,
         "REDIS_PIPELINE_WINDOW has no effect: weir sends what waits as soon as a connection is free, so no call waits for a \
@@ -521,6 +516,36 @@ fn variables_without_effect_are_named_once_and_others_are_not() {
         let times = told.lines().filter(|line| line.starts_with(&format!("{} has no effect: ", variable.name))).count();
         assert_eq!(times, 1, "{told}");
     }
+}
+
+/// Variables of newer versions, and typing mistakes, had no effect and no line in the log.
+#[test]
+fn variables_that_weir_does_not_have_are_named_but_not_those_of_kubernetes() {
+    let told = notes(&[
+        ("REDIS_URL", "r:1"),
+        ("REDIS_POOLSIZE", "5"),
+        ("RUNTIME_NEW_THING", "1"),
+        ("HOME", "/root"),
+        ("STATSD_PROTOCOL", "udp"),
+    ]);
+    assert_eq!(
+        told,
+        "REDIS_POOLSIZE has no effect: weir has no such variable of envoyproxy/ratelimit; did you mean REDIS_POOL_SIZE?\n\
+         RUNTIME_NEW_THING has no effect: weir has no such variable of envoyproxy/ratelimit"
+    );
+    let of_kubernetes = [
+        ("REDIS_URL", "r:1"),
+        ("REDIS_SERVICE_HOST", "10.0.0.1"),
+        ("REDIS_MASTER_SERVICE_PORT_TCP_REDIS", "6379"),
+        ("REDIS_PORT", "tcp://10.0.0.1:6379"),
+        ("REDIS_PORT_6379_TCP_ADDR", "10.0.0.1"),
+        ("PROMETHEUS_PORT_9090_TCP", "tcp://10.0.0.1:9090"),
+    ];
+    assert_eq!(notes(&of_kubernetes), "");
+    let many: Vec<(String, &str)> = (0..100).map(|i| (format!("REDIS_X{i}"), "1")).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|(name, text)| (name.as_str(), *text)).collect();
+    let told = notes(&many);
+    assert_eq!(told.matches("weir has no such variable").count(), 16, "{told}");
 }
 
 #[test]
