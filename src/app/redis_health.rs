@@ -290,6 +290,21 @@ impl RedisObserver for Listener {
         }
     }
 
+    fn subscription_failed(&self, address: &str, error: &DialError) {
+        if error.kind == "noperm"
+            && let Some(count) = self.health.complain("subscription")
+        {
+            tracing::warn!(
+                store = "redis",
+                kind = error.kind,
+                count,
+                "no subscription to failovers at the sentinel {address}: {error}; a failover by command loses more hits"
+            );
+        } else {
+            tracing::debug!(store = "redis", "no subscription to failovers at the sentinel {address}: {error}");
+        }
+    }
+
     fn dial_held(&self, address: &str, wait: Duration) {
         if let Some(count) = self.health.complain("dial_held") {
             tracing::warn!(

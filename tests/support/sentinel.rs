@@ -210,6 +210,9 @@ struct Script {
     asked: usize,
     /// Every command that came, without its arguments.
     commands: Vec<String>,
+    connections: usize,
+    /// Those that have subscribed, each with the channel.
+    subscribers: Vec<(String, TcpStream)>,
 }
 
 impl FakeSentinel {
@@ -250,6 +253,19 @@ impl FakeSentinel {
         self.state.lock().expect("no thread panics").asked
     }
 
+    /// How many connections were made to it.
+    pub fn connections(&self) -> usize {
+        self.state.lock().expect("no thread panics").connections
+    }
+
+    /// Publishes an event to those that have subscribed to its channel. Returns how many they are.
+    pub fn publish(&self, channel: &str, text: &str) -> usize {
+        let message = message(["message", channel, text]);
+        let mut state = self.state.lock().expect("no thread panics");
+        let subscribers = state.subscribers.iter_mut().filter(|(subscribed, _)| subscribed == channel);
+        subscribers.filter_map(|(_, stream)| stream.write_all(message.as_bytes()).ok()).count()
+    }
+
     /// The commands that came, in their order.
     pub fn commands(&self) -> Vec<String> {
         self.state.lock().expect("no thread panics").commands.clone()
@@ -258,6 +274,7 @@ impl FakeSentinel {
 
 fn converse(client: TcpStream, state: &Mutex<Script>) -> std::io::Result<()> {
     let mut answers = client.try_clone()?;
+    state.lock().expect("no thread panics").connections += 1;
     let mut requests = BufReader::new(client);
     loop {
         let count = number(&mut requests, '*')?;
@@ -287,12 +304,21 @@ fn converse(client: TcpStream, state: &Mutex<Script>) -> std::io::Result<()> {
                         None => "*-1\r\n".to_owned(),
                     }
                 }
+                "SUBSCRIBE" => {
+                    state.subscribers.push((words[1].clone(), answers.try_clone()?));
+                    message(["subscribe", &words[1], "1"])
+                }
                 "PING" => "+PONG\r\n".to_owned(),
                 _ => "+OK\r\n".to_owned(),
             }
         };
         answers.write_all(answer.as_bytes())?;
     }
+}
+
+/// An array of texts.
+fn message(words: [&str; 3]) -> String {
+    words.iter().fold("*3\r\n".to_owned(), |text, word| format!("{text}${}\r\n{word}\r\n", word.len()))
 }
 
 /// Reads the number of a line such as `*3`.

@@ -35,6 +35,9 @@ pub trait RedisObserver: Send + Sync + 'static {
     /// called too.
     fn connection_broke(&self, _address: &str, _reason: &str) {}
 
+    /// A subscription to the failovers of the sentinel at `address` has failed or ended.
+    fn subscription_failed(&self, _address: &str, _error: &DialError) {}
+
     /// A dial to `address` waits for `wait`, because there were too many recently.
     fn dial_held(&self, _address: &str, _wait: Duration) {}
 

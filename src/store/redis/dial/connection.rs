@@ -190,21 +190,51 @@ impl Connection {
                 }
                 return Poll::Ready(Ok(()));
             }
-            match ready!(self.poll_fill(context)) {
-                Ok(0) => {
-                    self.closed = true;
-                    return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()));
+            ready!(self.poll_more(context))?;
+        }
+    }
+
+    /// Reads more bytes of answers.
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        Poll::Ready(match ready!(self.poll_fill(context)) {
+            Ok(0) => {
+                self.closed = true;
+                Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
+            }
+            Ok(_) if self.replies.received().len() > self.replies_bytes_max => {
+                Err(self.blame("the answers to one batch have too many bytes".to_owned()))
+            }
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.closed = true;
+                Err(error.into())
+            }
+        })
+    }
+
+    /// Waits for the next message on a connection that has subscribed to channels. Such a connection is not reusable.
+    ///
+    /// # Errors
+    ///
+    /// As [`exchange`](Self::exchange).
+    pub(super) async fn message(&mut self) -> Result<Value, Broken> {
+        self.unanswered = true;
+        poll_fn(|context| {
+            loop {
+                if let Some(fault) = &self.fault {
+                    return Poll::Ready(Err(fault.clone()));
                 }
-                Ok(_) if self.replies.received().len() > self.replies_bytes_max => {
-                    return Poll::Ready(Err(self.blame("the answers to one batch have too many bytes".to_owned())));
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    self.closed = true;
-                    return Poll::Ready(Err(error.into()));
+                match self.replies.next() {
+                    Ok(Some(message)) => {
+                        self.replies.forget_returned();
+                        return Poll::Ready(Ok(message));
+                    }
+                    Ok(None) => ready!(self.poll_more(context))?,
+                    Err(error) => return Poll::Ready(Err(self.blame(error.to_string()))),
                 }
             }
-        }
+        })
+        .await
     }
 
     fn poll_send(&mut self, context: &mut Context<'_>, request: &[u8]) -> Poll<io::Result<()>> {

@@ -187,6 +187,13 @@ impl Replies {
         format!("a reply without a request: {}", shown(&self.buffer[self.begin..]))
     }
 
+    /// Clears the buffer, if all replies in it were returned.
+    pub(super) fn forget_returned(&mut self) {
+        if self.begin == self.buffer.len() {
+            self.finish();
+        }
+    }
+
     /// Clears the buffer for the next batch. Returns an error about surplus bytes, if there are any.
     pub(super) fn finish(&mut self) -> Option<String> {
         let surplus = (self.begin < self.buffer.len()).then(|| self.surplus());

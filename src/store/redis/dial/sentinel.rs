@@ -7,15 +7,18 @@
 //! too. If the server is not a master, the dial fails, and the next dial starts with the next sentinel.
 //!
 //! After a failover the old master answers READONLY or is gone, and the next dial asks the sentinels. But the old
-//! master may accept writes for some seconds, and these writes are lost. So weir also asks a sentinel every second.
-//! When that question or a dial finds another master, every connection to the old master is closed after its current
-//! batch.
+//! master may accept writes for some seconds, and these writes are lost. So weir subscribes to the failovers of each
+//! sentinel: when one orders a replica to be the master, weir asks that replica for its role until it is one. weir also
+//! asks a sentinel every second, for sentinels that do not let it subscribe. When another master is found, every
+//! connection to the old master is closed after its current batch.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::{Value, from_redis_value};
 use tokio::time::{Instant, timeout};
@@ -29,6 +32,25 @@ use crate::redis::base::observer::RedisObserver;
 /// How often a sentinel is asked for the current master, by all runtimes together.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
+/// How often a replica that becomes the master is asked for its role.
+const ROLE_EVERY: Duration = Duration::from_millis(5);
+
+/// How long a promotion may take. So long after it, sentinels may still name the old master.
+const PROMOTION_MAX: Duration = Duration::from_secs(10);
+
+/// When a subscription is replaced: its connection may have broken without a sign.
+const SUBSCRIBED_MAX: Duration = Duration::from_secs(60);
+
+/// When a subscription that failed is tried again.
+const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(5);
+
+/// The role of a master.
+const MASTER: &str = "master";
+
+/// The events of a failover: a replica was ordered to be the master, and the sentinel has another master.
+const ORDERED: &str = "+failover-state-wait-promotion";
+const SWITCHED: &str = "+switch-master";
+
 /// The sentinels of one master. Shared by all runtimes.
 #[derive(Debug)]
 pub struct Sentinels {
@@ -39,6 +61,8 @@ pub struct Sentinels {
     /// The sentinel for the next question. Only a hint, which all dials share.
     first: AtomicUsize,
     epoch: Mutex<Epoch>,
+    /// Locked by the runtime that subscribes for all.
+    subscriber: tokio::sync::Mutex<()>,
 }
 
 /// The last known master.
@@ -48,6 +72,15 @@ struct Epoch {
     master: Option<Arc<HostPort>>,
     /// When the next question is due.
     ask_at: Instant,
+    promotion: Option<Promotion>,
+}
+
+/// A failover that was seen before all sentinels name the new master.
+#[derive(Debug)]
+struct Promotion {
+    old: HostPort,
+    new: HostPort,
+    until: Instant,
 }
 
 impl Sentinels {
@@ -64,7 +97,8 @@ impl Sentinels {
             sentinels,
             redis,
             first: AtomicUsize::new(0),
-            epoch: Mutex::new(Epoch { master: None, ask_at: Instant::now() }),
+            epoch: Mutex::new(Epoch { master: None, ask_at: Instant::now(), promotion: None }),
+            subscriber: tokio::sync::Mutex::default(),
         }
     }
 
@@ -100,8 +134,91 @@ impl Sentinels {
         Err(DialError::new(format!("no sentinel returned its address: {}", problems.join("; "))))
     }
 
-    /// Asks a sentinel every second for the current master, after the first dial. Never returns.
+    /// Follows the master after the first dial, by events and by a question every second. Never returns.
     pub(crate) async fn watch(self: Arc<Self>, observer: Arc<dyn RedisObserver>, within: Duration) {
+        tokio::join!(self.keep_asking(&observer, within), self.keep_subscribing(&observer, within));
+    }
+
+    /// Subscribes to every sentinel, if no other runtime does.
+    async fn keep_subscribing(&self, observer: &Arc<dyn RedisObserver>, within: Duration) {
+        let _subscriber = self.subscriber.lock().await;
+        let subscriptions = self.sentinels.iter().map(|sentinel| async move {
+            loop {
+                match timeout(SUBSCRIBED_MAX, self.follow(sentinel, observer, within)).await {
+                    Ok(Err(error)) => {
+                        observer.subscription_failed(&sentinel.to_string(), &error);
+                        tokio::time::sleep(SUBSCRIBE_AGAIN).await;
+                    }
+                    Ok(Ok(never)) => match never {},
+                    Err(_) => {}
+                }
+            }
+        });
+        join_all(subscriptions).await;
+    }
+
+    /// Follows the failovers that one sentinel publishes.
+    async fn follow(
+        &self,
+        sentinel: &Endpoint,
+        observer: &Arc<dyn RedisObserver>,
+        within: Duration,
+    ) -> Result<Infallible, DialError> {
+        let no_answer = |_| DialError::new(format!("no answer within {within:?}"));
+        let mut connection = timeout(within, sentinel.open(observer)).await.map_err(no_answer)??;
+        for channel in [ORDERED, SWITCHED] {
+            let mut subscribe = redis::cmd("SUBSCRIBE");
+            timeout(within, connection.ask(subscribe.arg(channel))).await.map_err(no_answer)??;
+        }
+        loop {
+            let message = connection.message().await?;
+            let Some(new) = from_redis_value::<(String, String, String)>(message)
+                .ok()
+                .and_then(|(_, channel, text)| self.new_master(&channel, &text))
+            else {
+                continue;
+            };
+            // After a failure, the question every second finds the master, and a dial reports why it cannot be used.
+            let _ = timeout(PROMOTION_MAX, self.await_promotion(new, observer)).await;
+            // A sentinel that sends events without end does not keep weir busy.
+            tokio::time::sleep(ROLE_EVERY).await;
+        }
+    }
+
+    /// The new master of an event. None if it is about another master.
+    fn new_master(&self, channel: &str, text: &str) -> Option<HostPort> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let (host, port) = match (channel, &*words) {
+            (SWITCHED, [name, _, _, host, port]) if **name == *self.master => (host, port),
+            (ORDERED, ["slave", _, host, port, "@", name, ..]) if **name == *self.master => (host, port),
+            _ => return None,
+        };
+        Some(HostPort { host: (*host).into(), port: port.parse().ok()? })
+    }
+
+    /// Waits until this server is a master. From then on it is the known one.
+    async fn await_promotion(&self, new: HostPort, observer: &Arc<dyn RedisObserver>) -> Result<(), DialError> {
+        let known = self.epoch.lock().master.as_deref().cloned();
+        let Some(old) = known.filter(|known| *known != new) else { return Ok(()) };
+        let mut connection = self.redis.at(&new.host, new.port).open(observer).await?;
+        while role(&mut connection).await? != MASTER {
+            tokio::time::sleep(ROLE_EVERY).await;
+        }
+        self.epoch.lock().promotion = Some(Promotion { old, new: new.clone(), until: Instant::now() + PROMOTION_MAX });
+        self.known_as(new);
+        Ok(())
+    }
+
+    /// The master that a sentinel names, or the one that was promoted since.
+    fn promoted(&self, named: HostPort) -> HostPort {
+        match &self.epoch.lock().promotion {
+            Some(Promotion { old, new, until }) if *old == named && Instant::now() < *until => new.clone(),
+            _ => named,
+        }
+    }
+
+    /// Asks a sentinel every second for the current master.
+    async fn keep_asking(&self, observer: &Arc<dyn RedisObserver>, within: Duration) {
         let mut kept = None;
         loop {
             tokio::time::sleep(ASK_EVERY).await;
@@ -109,7 +226,7 @@ impl Sentinels {
                 continue;
             };
             let index = self.first.load(Ordering::Relaxed);
-            match timeout(within, self.check_master(index, kept.take(), &master, &observer)).await {
+            match timeout(within, self.check_master(index, kept.take(), &master, observer)).await {
                 Ok(Ok(connection)) => kept = Some(connection),
                 // A dial reports the error. Until then, the next question goes to another sentinel.
                 Ok(Err(_)) | Err(_) => self.first.store((index + 1) % self.sentinels.len(), Ordering::Relaxed),
@@ -159,7 +276,7 @@ impl Sentinels {
         let mut question = redis::cmd("SENTINEL");
         question.arg("get-master-addr-by-name").arg(&*self.master);
         match from_redis_value::<Option<(String, u16)>>(connection.ask(&question).await?) {
-            Ok(Some((host, port))) => Ok(HostPort { host: host.into(), port }),
+            Ok(Some((host, port))) => Ok(self.promoted(HostPort { host: host.into(), port })),
             Ok(None) => Err(DialError::new("it has no master with this name")),
             Err(_) => Err(DialError::new("its answer is not a sentinel answer")),
         }
@@ -177,19 +294,14 @@ impl Sentinels {
             problem.with_reason(text)
         };
         let mut connection = master.open(observer).await.map_err(named)?;
-        let answer = connection.ask(&redis::cmd("ROLE")).await.map_err(named)?;
-        let role = match answer {
-            Value::Array(parts) => parts.into_iter().next().and_then(|role| from_redis_value::<String>(role).ok()),
-            _ => None,
-        };
-        match role {
-            Some(role) if role == "master" => {
-                connection.set_master(self.known_as(address));
-                Ok(connection)
-            }
-            Some(role) => Err(named(DialError::new(format!("it is not a master but a {role}")))),
-            None => Err(named(DialError::new("it does not report its role"))),
+        let role = role(&mut connection).await.map_err(named)?;
+        if role == MASTER {
+            connection.set_master(self.known_as(address));
+            return Ok(connection);
         }
+        // A promotion that was undone.
+        self.epoch.lock().promotion.take_if(|promotion| promotion.new == address);
+        Err(named(DialError::new(format!("it is not a master but a {role}"))))
     }
 
     /// Stores the current master. If it is another one, the connections to the earlier one end.
@@ -200,6 +312,15 @@ impl Sentinels {
             _ => Arc::downgrade(epoch.master.insert(Arc::new(address))),
         }
     }
+}
+
+/// The role of a server.
+async fn role(connection: &mut Connection) -> Result<String, DialError> {
+    let role = match connection.ask(&redis::cmd("ROLE")).await? {
+        Value::Array(parts) => parts.into_iter().next().and_then(|role| from_redis_value::<String>(role).ok()),
+        _ => None,
+    };
+    role.ok_or_else(|| DialError::new("it does not report its role"))
 }
 
 impl fmt::Display for Sentinels {
