@@ -20,6 +20,8 @@ const SENTINEL_PORT: u16 = 26379;
 pub(super) enum Deployment {
     /// One server at a time.
     Node(RedisTarget),
+    /// One address in front of a cluster.
+    Proxy(RedisTarget),
     /// A cluster, found by these nodes.
     Cluster(Vec<Endpoint>),
 }
@@ -46,7 +48,7 @@ pub(super) fn options(
     observer: Arc<dyn RedisObserver>,
 ) -> Options {
     let mut options = Options::new(match deployment {
-        Deployment::Node(target) => target.clone(),
+        Deployment::Node(target) | Deployment::Proxy(target) => target.clone(),
         Deployment::Cluster(seeds) => seeds[0].clone().into(),
     });
     // Each setting is named, so that the compiler reports a new one.
@@ -110,6 +112,7 @@ fn deployment(
             let sentinels = places.iter().map(|(host, port)| asked.at(host, *port)).collect();
             Ok(Deployment::Node(Sentinels::new(&sentinel.master, sentinels, endpoint).into()))
         }
+        (Topology::Proxy, None) => Ok(Deployment::Proxy(endpoint.into())),
         (_, None) => Ok(Deployment::Node(endpoint.into())),
     }
 }

@@ -125,6 +125,7 @@ impl Servers {
         let options = redis::options(&self.settings, deployment, &self.turns, listener);
         Arc::new(match deployment {
             Deployment::Node(_) => Redis::start(options, prefix),
+            Deployment::Proxy(_) => Redis::start_proxy(options, prefix),
             Deployment::Cluster(seeds) => Redis::start_cluster(seeds.clone(), options, prefix),
         })
     }

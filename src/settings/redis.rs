@@ -37,6 +37,8 @@ choice! {
         Sentinel = "sentinel",
         /// A Redis Cluster.
         Cluster = "cluster",
+        /// One address in front of a cluster.
+        Proxy = "proxy",
     }
 }
 
@@ -136,7 +138,7 @@ impl Group for RedisServer {
     const ENTRIES: &'static [Entry] = entries! {
         /// the Redis to use: redis://host:port/db, rediss:// for TLS, redis+unix:///path; several hosts separated by commas
         "redis.url", Kind::RedisUrl, Is("redis://127.0.0.1:6379");
-        /// what the hosts of redis.url are: the server, its sentinels, or nodes of a cluster to begin with
+        /// what the hosts of redis.url are: the server, its sentinels, nodes of a cluster to begin with, or a proxy in front of one
         "redis.topology", Topology::KIND, Is("single");
         /// the ACL user, in place of one in the URL; needs a password
         "redis.username", Kind::Secret, Unset;
@@ -199,7 +201,7 @@ impl RedisServer {
                 password: from.read(names.sentinel.password)?,
                 password_file: from.read(names.sentinel.password_file)?,
             }),
-            Topology::Single | Topology::Cluster => None,
+            Topology::Single | Topology::Cluster | Topology::Proxy => None,
         };
         Ok(Self {
             url,
@@ -214,7 +216,7 @@ impl RedisServer {
     fn contradictions(&self, names: &Names, problems: &mut ProblemList<'_>) {
         let hosts = self.url.places(0).len();
         match self.topology {
-            Topology::Single if hosts > 1 => {
+            Topology::Single | Topology::Proxy if hosts > 1 => {
                 let reason = format!("several hosts: set {} to sentinel or cluster", names.topology);
                 problems.add(names.url, reason);
             }
@@ -225,7 +227,7 @@ impl RedisServer {
             Topology::Cluster if self.url.database() != 0 => {
                 problems.add(names.url, "a cluster has no database but 0".to_owned());
             }
-            Topology::Single | Topology::Sentinel | Topology::Cluster => {}
+            Topology::Single | Topology::Sentinel | Topology::Cluster | Topology::Proxy => {}
         }
         let has_password = self.url.has_password() || self.password.is_some() || self.password_file.is_some();
         login(problems, &names.login, self.username.is_some(), has_password);

@@ -56,6 +56,8 @@ use super::{
 /// States in one Redis, or in the nodes of one Redis Cluster. Each runtime that decides has its own.
 pub struct Redis {
     link: Link,
+    /// Whether a call can use the keys of one slot only.
+    is_by_slot: bool,
     key_prefix: Box<str>,
     observer: Arc<dyn RedisObserver>,
     /// Replaces the server's clock in tests of weir and of policies; 0: the server's clock.
@@ -87,7 +89,14 @@ impl Redis {
     #[must_use]
     pub fn start(options: Options, key_prefix: &str) -> Self {
         let observer = options.observer.clone();
-        Self::of(Link::One(Node::start(options)), key_prefix, observer)
+        Self::of(Link::One(Node::start(options)), false, key_prefix, observer)
+    }
+
+    /// As [`Redis::start`], for one address in front of a cluster: each call has keys of one slot, so calls are not merged.
+    #[must_use]
+    pub fn start_proxy(options: Options, key_prefix: &str) -> Self {
+        let observer = options.observer.clone();
+        Self::of(Link::One(Node::start(Options { merge_max: 0, ..options })), true, key_prefix, observer)
     }
 
     /// As [`Redis::start`], for a Redis Cluster. Any of the `seeds` can return the map; they share their login. Each
@@ -96,11 +105,11 @@ impl Redis {
     #[must_use]
     pub fn start_cluster(seeds: Vec<Endpoint>, options: Options, key_prefix: &str) -> Self {
         let observer = options.observer.clone();
-        Self::of(Link::Cluster(Cluster::start(seeds, options)), key_prefix, observer)
+        Self::of(Link::Cluster(Cluster::start(seeds, options)), true, key_prefix, observer)
     }
 
-    fn of(link: Link, key_prefix: &str, observer: Arc<dyn RedisObserver>) -> Self {
-        Self { link, key_prefix: key_prefix.into(), observer, now: AtomicU64::new(0) }
+    fn of(link: Link, is_by_slot: bool, key_prefix: &str, observer: Arc<dyn RedisObserver>) -> Self {
+        Self { link, is_by_slot, key_prefix: key_prefix.into(), observer, now: AtomicU64::new(0) }
     }
 
     /// The same store with a time that the caller sets. Tests use a time in the future, so no key expires.
@@ -255,6 +264,14 @@ impl Deciding for Redis {
         let call = move |places: &[u16]| {
             encode::decide_call(&self.key_prefix, before, charges, places, &firsts, mode, self.now())
         };
+        let row_keys = before.row_versions.iter().map(|row| row.key);
+        let undo_keys = before.undos.iter().map(|undo| undo.key);
+        let keys = charges.iter().map(|charge| charge.key).chain(undo_keys).chain(row_keys);
+        let mut slots = keys.map(|key| self.slot_of(key));
+        let slot = slots.next().unwrap_or_default();
+        if self.is_by_slot && slots.any(|other| other != slot) {
+            return Reply::Ready(Err(several_slots(charges.len())));
+        }
         match &self.link {
             // The call is queued here, so that the future does not hold it.
             Link::One(node) => {
@@ -263,28 +280,15 @@ impl Deciding for Redis {
                     answer.map(move |answer| self.decision(answer, before, charges, &places, mode)),
                 ))
             }
-            Link::Cluster(cluster) => {
-                let row_keys = before.row_versions.iter().map(|row| row.key);
-                let undo_keys = before.undos.iter().map(|undo| undo.key);
-                let keys = charges.iter().map(|charge| charge.key).chain(undo_keys).chain(row_keys);
-                let mut slots = keys.map(|key| self.slot_of(key));
-                let slot = slots.next().unwrap_or_default();
-                if slots.any(|other| other != slot) {
-                    return Reply::Ready(Err(several_slots(charges.len())));
-                }
-                Reply::Pending(Box::pin(async move {
-                    let answer = cluster.call(slot, || call(&places), deadline).await;
-                    self.decision(answer, before, charges, &places, mode)
-                }))
-            }
+            Link::Cluster(cluster) => Reply::Pending(Box::pin(async move {
+                let answer = cluster.call(slot, || call(&places), deadline).await;
+                self.decision(answer, before, charges, &places, mode)
+            })),
         }
     }
 
     fn slot_of(&self, key: &str) -> u16 {
-        match self.link {
-            Link::One(_) => 0,
-            Link::Cluster(_) => slot::of(&self.key_prefix, key),
-        }
+        if self.is_by_slot { slot::of(&self.key_prefix, key) } else { 0 }
     }
 
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()> {
@@ -292,10 +296,9 @@ impl Deciding for Redis {
             return Reply::Ready(Ok(()));
         }
         Reply::Pending(Box::pin(async move {
-            // On a cluster, one call for each key and not for each slot: while a slot is migrating, a call with several
-            // of its keys may be refused.
-            let has_own_call =
-                |undo: &Undo<'_>| encode::is_undone_alone(undo.limit) || matches!(self.link, Link::Cluster(_));
+            // One call for each key and not for each slot: while a slot is migrating, a call with several of its keys may
+            // be refused.
+            let has_own_call = |undo: &Undo<'_>| encode::is_undone_alone(undo.limit) || self.is_by_slot;
             let (alone, together): (Vec<_>, Vec<_>) = charges.iter().copied().partition(has_own_call);
             let mut parts = by_key(&alone);
             if !together.is_empty() {
@@ -369,10 +372,7 @@ impl Inspected for Redis {
             return Reply::Ready(Ok(0));
         }
         Reply::Pending(Box::pin(async move {
-            let in_one_call = match self.link {
-                Link::One(_) => keys.len(),
-                Link::Cluster(_) => 1,
-            };
+            let in_one_call = if self.is_by_slot { 1 } else { keys.len() };
             let mut gone = 0;
             for deleted in join_all(keys.chunks(in_one_call).map(|keys| self.delete(keys, deadline))).await {
                 gone += deleted?;
@@ -483,6 +483,9 @@ impl Inspected for Redis {
                 return Ok(Some(commands::sentence(address, names)));
             }
             let Link::One(node) = &self.link else { return Ok(None) };
+            if self.is_by_slot {
+                return Ok(None);
+            }
             let other = self.prefixed("w1:{start}weir");
             let answer = node.ask(Call::command(commands::two_slots([&key, &other])), deadline).await;
             Ok(commands::slots_sentence(node.address(), &answer))

@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value, cmd};
@@ -201,7 +202,40 @@ fn a_redis_that_checks_slots_at_one_address_is_named_at_the_start() {
     let (status, written) = process.finish();
     assert_eq!(status.code(), Some(1), "{written}");
     assert!(written.contains("keys of two slots (CROSSSLOT)"), "{written}");
-    assert!(written.contains("set redis.topology to cluster"), "{written}");
+    assert!(written.contains("set redis.topology to cluster") && written.contains("set it to proxy"), "{written}");
+}
+
+/// The same Redis as a proxy: calls are split by slot, at one address and without the map of a cluster.
+#[test]
+fn a_redis_that_checks_slots_at_one_address_decides_as_a_proxy() {
+    let cluster = RedisCluster::start(&Plan::of(1));
+    let weir = serve(&cluster.nodes[0].url(), &["redis.topology=proxy".to_owned(), "runtime.cores=1".to_owned()]);
+    check_decides(&weir);
+    let users = |users: &[&str]| {
+        let mut request = rls::request("shop", &[]);
+        request.descriptors =
+            users.iter().flat_map(|user| rls::request("shop", &[("user", user)]).descriptors).collect();
+        request
+    };
+    // Ten keys in ten slots. Then one of them denies, and the hits of the others are given back.
+    let names: Vec<String> = (0..10).map(|i| format!("u{i}")).collect();
+    let ten: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut client = Client::connect(weir.grpc);
+    let mut admits = |users_of: &[&str]| rls::admits(&client.ask(users(users_of)).unwrap());
+    assert!(admits(&ten) && admits(&ten[..1]) && admits(&ten[..1]));
+    assert!(!admits(&ten));
+    assert!(admits(&ten[1..]) && admits(&ten[1..]) && !admits(&ten[1..]));
+    // Calls that wait together are not merged: their keys are in different slots.
+    let decided: Vec<bool> = thread::scope(|scope| {
+        let ask = |i: usize| {
+            let grpc = weir.grpc;
+            scope.spawn(move || Client::connect(grpc).admits("shop", "user", &format!("many{i}")))
+        };
+        let asks: Vec<_> = (0..64).map(ask).collect();
+        asks.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    assert!(decided.iter().all(|admitted| *admitted));
+    assert_eq!(cluster.runs("cluster|slots"), 0);
 }
 
 /// What the pipeline told its observer.

@@ -1,6 +1,7 @@
 //! A private redis-server for one test binary: on a free port of loopback and on a Unix socket in its
 //! own directory, keeping nothing on disk, killed at the end.
 
+use std::ffi::OsString;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -159,6 +160,11 @@ impl Drop for RedisServer {
     }
 }
 
+/// The redis-server to start: `WEIR_TEST_REDIS_SERVER`, or the one of the system.
+pub fn program() -> OsString {
+    std::env::var_os("WEIR_TEST_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
+}
+
 fn spawn(
     port: u16,
     directory: &TempDir,
@@ -166,7 +172,7 @@ fn spawn(
     arguments: &[String],
     environment: &[(&'static str, PathBuf)],
 ) -> Child {
-    let mut server = Command::new("redis-server");
+    let mut server = Command::new(program());
     server
         .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
         .args(["--save", "", "--appendonly", "no", "--dir"])

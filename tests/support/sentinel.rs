@@ -88,7 +88,7 @@ impl SentinelSet {
                 master_port = master.port(),
             );
             std::fs::write(&file, settings).expect("the settings are written");
-            let child = Command::new("redis-server")
+            let child = Command::new(super::redis::program())
                 .arg(&file)
                 .arg("--sentinel")
                 .stdin(Stdio::null())

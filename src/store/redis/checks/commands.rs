@@ -42,8 +42,7 @@ pub(crate) fn slots_sentence(address: &str, answer: &Result<Value, CallError>) -
     (RedisErrorClass::of(error).kind == "crossslot").then(|| {
         format!(
             "redis at {address} refuses a script with keys of two slots (CROSSSLOT), so every request with two descriptors would fail: if it is \
-             a node of a cluster, set redis.topology to cluster; if it is a proxy or a serverless Redis that checks slots, weir needs one \
-             that does not"
+             a node of a cluster, set redis.topology to cluster; if it is a proxy or a serverless Redis, set it to proxy"
         )
     })
 }
