@@ -14,7 +14,9 @@ use super::time::{Micros, Window};
 /// Receives events. The request path calls every method except `loaded`: a method must neither block nor allocate.
 pub trait Observer: Send + Sync {
     /// Called before new policies come into force. Returns the tally for the events of their rules.
-    fn loaded(&self, policies: &PolicySet) -> Arc<dyn Tally>;
+    fn loaded(&self, _policies: &PolicySet) -> Arc<dyn Tally> {
+        Arc::new(Silent)
+    }
 
     /// Receives whole requests. Usually empty; then nothing is copied.
     fn tap(&self) -> Option<&dyn Tap> {
@@ -26,8 +28,9 @@ pub trait Observer: Send + Sync {
         0
     }
 
-    /// A decision was made or failed. The observer calls `took` only if it needs the duration.
-    fn decided(&self, _result: DecisionResult, _took: &dyn Fn() -> Duration) {}
+    /// A decision was made or failed. The observer calls `took` only if it needs the duration. If the decision belongs to a
+    /// sampled trace, `trace` is an exemplar for the metrics.
+    fn decided(&self, _result: DecisionResult, _took: &dyn Fn() -> Duration, _trace: Option<TraceIds>) {}
 
     /// A request could not be read, so its content is unknown. [`Observer::decided`] is called too, with
     /// [`DecisionResult::Invalid`].
@@ -36,9 +39,6 @@ pub trait Observer: Send + Sync {
     /// A request named a domain that no policy has, with this many descriptors. [`Observer::decided`] is called too,
     /// with [`DecisionResult::UnknownDomain`].
     fn unknown_domain(&self, _domain: &str, _descriptors: usize) {}
-
-    /// The decision of the last call of [`Observer::decided`] belongs to a sampled trace: an exemplar for the metrics.
-    fn sampled(&self, _result: DecisionResult, _took: Duration, _ids: TraceIds) {}
 
     /// A store outside of this process answered or failed after this time. No time: the store was not called. `error`
     /// is the failure in one word.
@@ -161,33 +161,14 @@ pub struct TraceIds {
     pub span: u64,
 }
 
-/// Receives the events of one decision that belongs to a sampled trace. Other decisions have no trace object and no
-/// extra cost.
-pub trait Trace: Send + Sync {
+/// One more observer, tally and tap, of one decision that belongs to a sampled trace. Other decisions have no trace object
+/// and no extra cost.
+pub trait Trace: Observer + Tally + Tap {
     fn ids(&self) -> TraceIds;
 
-    /// A descriptor matched this rule, or no rule.
-    fn matched(&self, entries: &[Entry<'_>], rule: Option<&Rule>);
-
-    /// The limits of a descriptor came from a row with this content.
-    fn row(&self, _content: &RowContent) {}
-
-    /// A limit was charged, or the cache of denials denied for it.
-    fn charged(&self, charged: &Charged<'_>);
-
-    fn store_called(&self, call: StoreCall);
-
-    /// The store of a descriptor gave no answer, and `on_error` decides. [st-4]
-    fn fell_back(&self, action: OnError, kind: &'static str);
-
-    /// This became of so many holds of the request. [hd-8]
-    fn holds(&self, _result: HoldResult, _count: u64) {}
-
-    /// Its holds moved so many hits. [hd-8]
-    fn hold_hits(&self, _kind: HoldHits, _hits: u64) {}
-
-    /// The decision was made or failed.
-    fn decided(&self, result: DecisionResult);
+    /// One call of the decision has ended. Unlike [`Observer::store_called`], also a call that is sent again, and one to a
+    /// store in this process.
+    fn call_ended(&self, call: StoreCall);
 }
 
 /// One call to a store that just ended.
@@ -346,10 +327,6 @@ crate::named! {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
-impl Observer for Silent {
-    fn loaded(&self, _policies: &PolicySet) -> Arc<dyn Tally> {
-        Arc::new(Self)
-    }
-}
+impl Observer for Silent {}
 
 impl Tally for Silent {}

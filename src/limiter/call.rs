@@ -125,7 +125,7 @@ impl Stores {
             learning.learn(charges, decision);
         }
         if let Some((trace, began)) = request.trace.zip(began) {
-            trace.store_called(store_call(store, charges, result.as_ref().err(), began));
+            trace.call_ended(store_call(store, charges, result.as_ref().err(), began));
         }
         result
     }

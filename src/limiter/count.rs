@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use weir_engine::Rise;
 use weir_engine::decision::key_indices;
-use weir_engine::observer::{AnsweredBy, Charged, Crossed, DecisionResult, Observer, Trace};
+use weir_engine::observer::{AnsweredBy, Charged, Crossed, DecisionResult, Observer, Tap, Trace};
 
 use super::plan::Plan;
 use super::policies::InForce;
-use super::request::Request;
+use super::request::{Request, observers};
 use super::tapped::tap_request;
 use super::{Query, Undecided};
 
@@ -37,16 +37,11 @@ impl Counts {
         };
         request.in_force.tally.decided(request.domain, self.lane, result, plan.matched.unmatched);
         self.decided(result, request.started, request.trace);
-        if let Some(tap) = self.observer.tap() {
-            tap_request(tap, request.query, result, Some(plan));
-        }
+        self.tapped(request.query, result, Some(plan), request.trace);
     }
 
     fn charges(&self, request: &Request<'_, '_>, plan: &Plan<'_, '_>) {
-        let Request { query, mode, trace, .. } = *request;
-        if let Some(trace) = trace {
-            plan.matched.trace(trace, query);
-        }
+        let Request { query, mode, .. } = *request;
         if plan.is_shadowed() {
             self.observer.shadowed();
         }
@@ -62,12 +57,9 @@ impl Counts {
             let row = plan.matched.row_content(group);
             let charged =
                 Charged { limit: plan.matched.charged(charge.origin), entries, row, mode, charge, outcome, by };
-            request.in_force.tally.charged(&charged);
+            request.tallies().for_each(|tally| tally.charged(&charged));
             if outcome.verdict.is_over() && !query.settles(group) {
                 self.observer.over(&charged);
-            }
-            if let Some(trace) = trace {
-                trace.charged(&charged);
             }
             // The call that took the hits of a lease ahead has reported its crossings. [al-4]
             has_alerts |= !charge.limit.alert_at.is_empty() && !plan.is_leased;
@@ -91,26 +83,34 @@ impl Counts {
             self.observer.unknown_domain(query.domain, query.descriptors.len());
         }
         self.decided(result, started, trace);
-        if let Some(tap) = self.observer.tap() {
-            tap_request(tap, query, result, None);
-        }
+        self.tapped(query, result, None, trace);
         if in_force.is_loaded { Ok(()) } else { Err(Undecided::NoPolicies) }
     }
 
     fn decided(&self, result: DecisionResult, started: Instant, trace: Option<&dyn Trace>) {
-        let Some(trace) = trace else {
-            self.observer.decided(result, &|| started.elapsed());
-            return;
-        };
-        let took = started.elapsed();
-        self.observer.decided(result, &|| took);
-        trace.decided(result);
-        self.observer.sampled(result, took, trace.ids());
+        let ids = trace.map(Trace::ids);
+        for observer in observers(&*self.observer, trace) {
+            observer.decided(result, &|| started.elapsed(), ids);
+        }
+    }
+
+    /// Sends a request to open taps, and to its trace.
+    fn tapped(
+        &self,
+        query: &Query<'_>,
+        result: DecisionResult,
+        plan: Option<&Plan<'_, '_>>,
+        trace: Option<&dyn Trace>,
+    ) {
+        let trace = trace.map(|trace| trace as &dyn Tap);
+        for tap in self.observer.tap().into_iter().chain(trace) {
+            tap_request(tap, query, result, plan);
+        }
     }
 
     /// Counts a request that cannot be decided. It began at `started`.
     pub(super) fn refused(&self, started: Instant) {
-        self.observer.decided(DecisionResult::Invalid, &|| started.elapsed());
+        self.decided(DecisionResult::Invalid, started, None);
     }
 
     #[cold]

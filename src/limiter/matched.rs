@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use weir_engine::charge::Origin;
-use weir_engine::observer::{LimitOf, Trace};
+use weir_engine::observer::LimitOf;
 use weir_engine::overrides::FittedOverride;
 use weir_engine::policy::{Domain, Match};
 use weir_engine::rows::ROW_ID;
@@ -373,17 +373,6 @@ impl<'p> Matched<'p> {
 
     pub(super) fn rule(&self, group: usize) -> Option<&Rule> {
         self.met[group].rule
-    }
-
-    /// Reports the matched rules to the trace of the request.
-    #[cold]
-    pub(super) fn trace(&self, trace: &dyn Trace, query: &Query<'_>) {
-        for (asked, met) in query.descriptors.iter().zip(&self.met) {
-            trace.matched(asked.entries, met.rule);
-        }
-        for content in self.rows.iter().filter_map(|row| row.content.as_deref()) {
-            trace.row(content);
-        }
     }
 
     /// What happens to a descriptor whose store does not answer, if a policy sets it. [st-4]

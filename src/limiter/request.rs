@@ -1,9 +1,10 @@
 //! A request on its way: what does not change until its answer.
 
+use std::iter;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use weir_engine::observer::Trace;
+use weir_engine::observer::{Observer, Tally, Trace};
 use weir_engine::policy::Match;
 use weir_engine::{Domain, Micros, Mode};
 use weir_store::Clock;
@@ -28,6 +29,21 @@ pub(super) struct Request<'a, 'q> {
     pub(super) is_repeated: bool,
     /// Whether it is decided again if a row has changed. [rw-2]
     pub(super) can_repeat: bool,
+}
+
+impl Request<'_, '_> {
+    /// The counters of its policies, and its trace.
+    pub(super) fn tallies(&self) -> impl Iterator<Item = &dyn Tally> {
+        iter::once(&*self.in_force.tally).chain(self.trace.map(|trace| trace as &dyn Tally))
+    }
+}
+
+/// The observer of a runtime, and the trace of a request.
+pub(super) fn observers<'o>(
+    of_runtime: &'o dyn Observer,
+    trace: Option<&'o dyn Trace>,
+) -> impl Iterator<Item = &'o dyn Observer> {
+    iter::once(of_runtime).chain(trace.map(|trace| trace as &dyn Observer))
 }
 
 /// The one reading of weir's clock that counts for a whole request, made when it is first needed. [tm-1]

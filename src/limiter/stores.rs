@@ -12,7 +12,7 @@ use weir_store::{RowVersion, Store, StoreError};
 use super::Options;
 use super::calendar::{Calendar, Windows};
 use super::matched::Matched;
-use super::request::Request;
+use super::request::{Request, observers};
 use super::rows::row::KnownRow;
 
 /// The stores, and what a call to one of them needs.
@@ -109,10 +109,7 @@ impl Stores {
 
     /// Reports that `on_error` decides about a descriptor.
     pub(super) fn report_fallback(&self, request: &Request<'_, '_>, action: OnError, kind: &'static str) {
-        self.observer.fell_back(action, kind);
-        if let Some(trace) = request.trace {
-            trace.fell_back(action, kind);
-        }
+        observers(&*self.observer, request.trace).for_each(|observer| observer.fell_back(action, kind));
     }
 }
 
@@ -120,20 +117,14 @@ impl Request<'_, '_> {
     /// Reports what became of so many holds.
     pub(super) fn report_holds(&self, result: HoldResult, count: u64) {
         if count > 0 {
-            self.in_force.tally.holds(self.domain, result, count);
-            if let Some(trace) = self.trace {
-                trace.holds(result, count);
-            }
+            self.tallies().for_each(|tally| tally.holds(self.domain, result, count));
         }
     }
 
     /// Reports that holds moved so many hits.
     pub(super) fn report_hold_hits(&self, kind: HoldHits, hits: u64) {
         if hits > 0 {
-            self.in_force.tally.hold_hits(self.domain, kind, hits);
-            if let Some(trace) = self.trace {
-                trace.hold_hits(kind, hits);
-            }
+            self.tallies().for_each(|tally| tally.hold_hits(self.domain, kind, hits));
         }
     }
 }

@@ -451,13 +451,13 @@ impl Observer for PerRuntime {
         self.metrics.statistics.unknown_domain(domain, descriptors);
     }
 
-    fn decided(&self, result: DecisionResult, took: &dyn Fn() -> Duration) {
-        self.requests.record(took());
+    fn decided(&self, result: DecisionResult, took: &dyn Fn() -> Duration, trace: Option<TraceIds>) {
+        let took = took();
+        self.requests.record(took);
         self.requests.ended(result);
-    }
-
-    fn sampled(&self, _result: DecisionResult, took: Duration, ids: TraceIds) {
-        self.metrics.requests.sampled(took, ids);
+        if let Some(ids) = trace {
+            self.metrics.requests.sampled(took, ids);
+        }
     }
 
     fn store_called(&self, error: Option<&'static str>, took: Option<Duration>) {
@@ -601,9 +601,9 @@ mod tests {
     fn runtimes_add_up_and_buckets_hold_their_bound() {
         let metrics = metrics();
         let (one, other) = (metrics.observer(), metrics.observer());
-        one.decided(DecisionResult::Ok, &|| Duration::from_micros(50));
-        other.decided(DecisionResult::Ok, &|| Duration::from_nanos(50_001));
-        other.decided(DecisionResult::OverLimit, &|| Duration::from_secs(6));
+        one.decided(DecisionResult::Ok, &|| Duration::from_micros(50), None);
+        other.decided(DecisionResult::Ok, &|| Duration::from_nanos(50_001), None);
+        other.decided(DecisionResult::OverLimit, &|| Duration::from_secs(6), None);
         one.store_called(Some("deadline"), Some(Duration::from_millis(10)));
         let name = "weir_decision_duration_seconds";
         assert_eq!(
@@ -632,8 +632,8 @@ mod tests {
         tally.decided(shop, one.lane(), DecisionResult::Ok, 0);
         tally.decided(shop, other.lane(), DecisionResult::Ok, 2);
         tally.decided(shop, 99, DecisionResult::StoreFailed, 1);
-        one.decided(DecisionResult::Invalid, &|| Duration::ZERO);
-        other.decided(DecisionResult::UnknownDomain, &|| Duration::ZERO);
+        one.decided(DecisionResult::Invalid, &|| Duration::ZERO, None);
+        other.decided(DecisionResult::UnknownDomain, &|| Duration::ZERO, None);
         other.unknown_domain("nowhere", 3);
         assert_eq!(
             lines(&metrics, "weir_requests_total"),
@@ -707,8 +707,8 @@ mod tests {
             let policies = policies(&["user"]);
             let tally = metrics.observer().loaded(&policies);
             charge_first_rule(&policies, &*tally, 11);
-            metrics.observer().decided(DecisionResult::OverLimit, &|| Duration::ZERO);
-            metrics.observer_of(Protocol::Http).decided(DecisionResult::Invalid, &|| Duration::ZERO);
+            metrics.observer().decided(DecisionResult::OverLimit, &|| Duration::ZERO, None);
+            metrics.observer_of(Protocol::Http).decided(DecisionResult::Invalid, &|| Duration::ZERO, None);
             metrics.policies_loaded();
             metrics.text()
         };

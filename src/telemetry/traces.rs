@@ -11,7 +11,7 @@ mod sampler;
 mod span;
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
@@ -20,8 +20,10 @@ use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator};
 use parking_lot::Mutex;
 use tonic::codegen::http::HeaderMap;
 use weir_engine::arith::Fraction;
-use weir_engine::observer::{self, Charged, DecisionResult, HoldHits, HoldResult, StoreCall, TraceIds};
-use weir_engine::{Entry, OnError, RowContent, Rule};
+use weir_engine::observer::{
+    self, AnsweredRequest, Charged, DecisionResult, HoldHits, HoldResult, StoreCall, Tally, Tap, TraceIds,
+};
+use weir_engine::{Domain, Observer, OnError};
 use weir_settings::PropagatorFormats;
 
 use self::context::{Caller, tracestate};
@@ -142,37 +144,39 @@ impl observer::Trace for Trace {
         }
     }
 
-    fn matched(&self, entries: &[Entry<'_>], rule: Option<&Rule>) {
-        self.record.lock().matched(entries, rule, self.tracer.options.descriptor_values);
-    }
-
-    fn row(&self, content: &RowContent) {
-        self.record.lock().row(content);
-    }
-
-    fn charged(&self, charged: &Charged<'_>) {
-        self.record.lock().charged(charged);
-    }
-
-    fn store_called(&self, call: StoreCall) {
+    fn call_ended(&self, call: StoreCall) {
         let at = self.began_at + self.began.elapsed();
-        self.record.lock().store_called(call, at);
+        self.record.lock().call_ended(call, at);
     }
+}
 
+impl Observer for Trace {
     fn fell_back(&self, action: OnError, kind: &'static str) {
         self.record.lock().fell_back(action, kind);
     }
 
-    fn holds(&self, result: HoldResult, count: u64) {
+    fn decided(&self, result: DecisionResult, _took: &dyn Fn() -> Duration, _trace: Option<TraceIds>) {
+        self.record.lock().decided(result);
+    }
+}
+
+impl Tally for Trace {
+    fn charged(&self, charged: &Charged<'_>) {
+        self.record.lock().charged(charged);
+    }
+
+    fn holds(&self, _domain: &Domain, result: HoldResult, count: u64) {
         self.record.lock().holds(result, count);
     }
 
-    fn hold_hits(&self, kind: HoldHits, hits: u64) {
+    fn hold_hits(&self, _domain: &Domain, kind: HoldHits, hits: u64) {
         self.record.lock().hold_hits(kind, hits);
     }
+}
 
-    fn decided(&self, result: DecisionResult) {
-        self.record.lock().decided(result);
+impl Tap for Trace {
+    fn answered(&self, request: &dyn AnsweredRequest) {
+        self.record.lock().answered(request, self.tracer.options.descriptor_values);
     }
 }
 

@@ -143,7 +143,9 @@ fn each_way_to_end_is_an_outcome() {
     assert_eq!(over.attribute("weir.limits_over"), json!(["full f31536000s"]));
     assert_eq!((over.attribute("rpc.grpc.status_code"), over.status), (json!(0), 0), "a denial is no error");
     client.ask(rls::request("nowhere", &[("user", "ann")]), &[]).unwrap();
-    assert_eq!(outcome("unknown_domain").attribute("weir.domain"), json!("nowhere"));
+    let unknown = outcome("unknown_domain");
+    assert_eq!(unknown.attribute("weir.domain"), json!("nowhere"));
+    assert_eq!(unknown.attribute("weir.descriptors"), json!(["user"]));
     client.ask(rls::request("", &[("user", "ann")]), &[]).unwrap_err();
     let invalid = outcome("invalid");
     assert_eq!((invalid.attribute("rpc.grpc.status_code"), invalid.status), (json!(3), 0));
@@ -238,6 +240,7 @@ fn a_redis_that_is_gone_is_an_error_of_its_span_and_on_error_is_named() {
         assert_eq!(server.attribute("weir.outcome"), json!(outcome), "{on_error}");
         assert_eq!(server.status == ERROR, is_error, "{on_error}: {server:?}");
         assert!(server.attribute("weir.store_error").is_string(), "{server:?}");
+        assert_eq!(server.attribute("weir.rules"), json!(["user"]), "{on_error}");
         if is_error {
             assert_eq!(server.attribute("error.type"), server.attribute("weir.store_error"));
         }

@@ -308,7 +308,7 @@ mod tests {
         let metrics = metrics();
         let observer = metrics.observer();
         for us in [2_000, 345, 1_000_007] {
-            observer.decided(DecisionResult::Ok, &|| Duration::from_micros(us));
+            observer.decided(DecisionResult::Ok, &|| Duration::from_micros(us), None);
         }
         let name = "ratelimit_server.ShouldRateLimit";
         let expected = format!(

@@ -8,8 +8,10 @@ use std::time::SystemTime;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags};
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{IdGenerator as _, SpanData, SpanEvents, SpanLinks};
-use weir_engine::observer::{AnsweredBy, Charged, DecisionResult, HoldHits, HoldResult, LimitOf, StoreCall};
-use weir_engine::{Entry, OnError, RowContent, Rule};
+use weir_engine::observer::{
+    AnsweredBy, AnsweredRequest, Charged, DecisionResult, HoldHits, HoldResult, LimitOf, StoreCall,
+};
+use weir_engine::{Entry, OnError, Rule};
 
 use super::{Ended, Trace};
 use crate::metrics::Protocol;
@@ -66,7 +68,16 @@ impl DecisionRecord {
         self.domain = Some(bounded(domain));
     }
 
-    pub(super) fn matched(&mut self, entries: &[Entry<'_>], rule: Option<&Rule>, has_values: bool) {
+    pub(super) fn answered(&mut self, request: &dyn AnsweredRequest, has_values: bool) {
+        for at in 0..request.descriptors() {
+            self.matched(request.entries(at), request.rule(at), has_values);
+            if let Some(content) = request.row(at) {
+                push(&mut self.rows, || bounded(&content.to_string()));
+            }
+        }
+    }
+
+    fn matched(&mut self, entries: &[Entry<'_>], rule: Option<&Rule>, has_values: bool) {
         if self.descriptors.len() < LIST_MAX {
             let mut text = String::new();
             for (i, entry) in entries.iter().enumerate() {
@@ -88,10 +99,6 @@ impl DecisionRecord {
         }
     }
 
-    pub(super) fn row(&mut self, content: &RowContent) {
-        push(&mut self.rows, || bounded(&content.to_string()));
-    }
-
     pub(super) fn charged(&mut self, charged: &Charged<'_>) {
         self.known |= charged.by == AnsweredBy::Cache;
         self.leased |= charged.by == AnsweredBy::Lease;
@@ -104,7 +111,7 @@ impl DecisionRecord {
         }
     }
 
-    pub(super) fn store_called(&mut self, call: StoreCall, at: SystemTime) {
+    pub(super) fn call_ended(&mut self, call: StoreCall, at: SystemTime) {
         self.store.get_or_insert(call.store);
         if call.is_immediate {
             return;
@@ -323,7 +330,7 @@ mod tests {
         };
         for _ in 0..LIST_MAX + 10 {
             record.matched(&[Entry { key: "user", value: "ann" }], None, false);
-            record.store_called(call.clone(), SystemTime::UNIX_EPOCH);
+            record.call_ended(call.clone(), SystemTime::UNIX_EPOCH);
         }
         assert_eq!((record.descriptors.len(), record.spans.len()), (LIST_MAX, CALLS_MAX));
         assert_eq!((record.unmatched, record.calls), (74, 74));
