@@ -62,7 +62,7 @@ fn key(rule: &Rule) -> (&str, &str) {
 }
 
 fn is_same(one: &Rule, other: &Rule) -> bool {
-    one.levels == other.levels && one.has_content_of(other)
+    one.levels == other.levels && one.spec == other.spec
 }
 
 /// The settings of a rule's domain.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use weir_engine::network::Network;
 use weir_engine::overrides::Numbers;
 use weir_engine::plans::{PlanLimits, Plans};
+use weir_engine::policy::RuleSpec;
 use weir_engine::words::{counted, printable};
 use weir_engine::{Domain, KeyValue, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule};
 use weir_lab::testing::Strictness;
@@ -311,21 +312,8 @@ pub(super) fn some_of(mut names: impl Iterator<Item = String>) -> String {
 /// The limits of a rule, each as its amount and its algorithm; one line for an unlimited rule. Without `on_error`.
 pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
     // Each field is named, so that the compiler reports a new one.
-    let Rule {
-        id: _,
-        domain: _,
-        path: _,
-        limits,
-        unlimited,
-        unlimited_name,
-        role,
-        is_quota,
-        replaces,
-        on_error: _,
-        metadata,
-        rows,
-        levels: _,
-    } = rule;
+    let RuleSpec { limits, unlimited, unlimited_name, role, is_quota, replaces, on_error: _, metadata, rows } =
+        &rule.spec;
     let mut of_rule = Vec::new();
     if *role == Role::Shadow {
         of_rule.push("shadow: never denies".to_owned());

@@ -4,6 +4,7 @@
 //! rules. Not here: reading YAML (package policies), and deciding.
 
 use std::borrow::Cow;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
@@ -91,32 +92,42 @@ pub struct NodeSpec<N = ()> {
     pub descriptors: Vec<NodeSpec<N>>,
 }
 
-/// The content of a rule, as written.
-#[derive(Clone, Debug)]
+/// The content of a rule: all but its place in a policy set.
+#[derive(Clone, Debug, PartialEq)]
 pub struct RuleSpec {
-    pub kind: RuleKind,
+    /// The limits, at most eight. All of them apply. Empty if the rule is unlimited.
+    pub limits: Box<[Limit]>,
+    pub unlimited: bool,
+    /// The name of an unlimited rule, for people. `replaces` does not apply to it. [mt-5]
+    pub unlimited_name: Option<Box<str>>,
     /// What its limits do when they are over; see [`Role::of`].
     pub role: Role,
     /// Whether the limits are quotas of a request. With [`Role::Shadow`] they are quotas that are never over.
     pub is_quota: bool,
-    /// The names of limits that this rule replaces, in one request.
-    pub replaces: Vec<String>,
+    /// The names of limits that it replaces, in one request.
+    pub replaces: Box<[Box<str>]>,
     /// What happens to its charges if the store does not answer. None: by the domain.
     pub on_error: Option<OnError>,
-    /// Metadata for the answer to a request that passes these limits.
+    /// Metadata for the answer to a request that passes its limits.
     pub metadata: Option<Arc<Fields>>,
-    /// If set, a row can give each descriptor one of these plans, or its own numbers. [rw-1]
-    pub rows: Option<Plans>,
+    /// The plans that a row can name. None: the rule has no rows. No other rule shares this `Arc`. [rw-1]
+    pub rows: Option<Arc<Plans>>,
 }
 
 impl RuleSpec {
     /// A rule that denies, with default values for everything else.
-    pub const fn of(kind: RuleKind) -> Self {
+    pub fn of(kind: RuleKind) -> Self {
+        let (limits, unlimited, unlimited_name) = match kind {
+            RuleKind::Unlimited { name } => (Vec::new(), true, name),
+            RuleKind::Limits(limits) => (limits, false, None),
+        };
         Self {
-            kind,
+            limits: limits.into(),
+            unlimited,
+            unlimited_name,
             role: Role::Enforced,
             is_quota: false,
-            replaces: Vec::new(),
+            replaces: Box::default(),
             on_error: None,
             metadata: None,
             rows: None,
@@ -145,24 +156,17 @@ pub struct Rule {
     /// The rule's path: `key=value|key`. It has only words of the policy, never of a caller. A backslash precedes each
     /// separator in a word, so the paths of a domain are unique.
     pub path: Box<str>,
-    /// The limits. All of them apply. Empty if the rule is unlimited.
-    pub limits: Box<[Limit]>,
-    pub unlimited: bool,
-    /// The name of an unlimited rule, for people. `replaces` does not apply to it. [mt-5]
-    pub unlimited_name: Option<Box<str>>,
-    pub role: Role,
-    /// Whether the limits are quotas of a request. With [`Role::Shadow`] they are quotas that are never over.
-    pub is_quota: bool,
-    /// The names of limits that it replaces, in one request.
-    pub replaces: Box<[Box<str>]>,
-    /// What happens to its charges if the store does not answer. None: by the domain.
-    pub on_error: Option<OnError>,
-    /// Metadata for the answer to a request that passes its limits.
-    pub metadata: Option<Arc<Fields>>,
-    /// The plans that a row can name. None: the rule has no rows. No other rule shares this `Arc`. [rw-1]
-    pub rows: Option<Arc<Plans>>,
     /// The descriptors on the path to the rule, the rule's own last: one for each entry of a matching descriptor.
     pub levels: Box<[Arc<Level>]>,
+    pub spec: RuleSpec,
+}
+
+impl Deref for Rule {
+    type Target = RuleSpec;
+
+    fn deref(&self) -> &RuleSpec {
+        &self.spec
+    }
 }
 
 impl Rule {
@@ -197,35 +201,6 @@ impl Rule {
             Some((one, other)) => Err(PolicyError::Excluded(format!("{}|{}", self.domain, self.path), one, other)),
             None => Ok(()),
         }
-    }
-
-    /// Whether two rules have equal content: all fields except those of their place in a policy set.
-    pub fn has_content_of(&self, other: &Self) -> bool {
-        // Each field is named, so that the compiler reports a new one.
-        let Self {
-            id: _,
-            domain: _,
-            path: _,
-            levels: _,
-            limits,
-            unlimited,
-            unlimited_name,
-            role,
-            is_quota,
-            replaces,
-            on_error,
-            metadata,
-            rows,
-        } = self;
-        *limits == other.limits
-            && *unlimited == other.unlimited
-            && *unlimited_name == other.unlimited_name
-            && *role == other.role
-            && *is_quota == other.is_quota
-            && *replaces == other.replaces
-            && *on_error == other.on_error
-            && *metadata == other.metadata
-            && *rows == other.rows
     }
 }
 
@@ -710,11 +685,8 @@ fn add_rule(rules: &mut Vec<Rule>, here: &Above<'_>, spec: RuleSpec) -> Result<u
     let Above { domain, path, levels } = *here;
     let place = || format!("{domain}|{path}");
     let id = u32::try_from(rules.len()).map_err(|_| PolicyError::LimitCount(place()))?;
-    let (limits, unlimited, unlimited_name) = match spec.kind {
-        RuleKind::Unlimited { name } => (Vec::new(), true, name),
-        RuleKind::Limits(limits) => (limits, false, None),
-    };
-    if !unlimited && !(1..=LIMITS_PER_RULE_MAX).contains(&limits.len()) {
+    let limits = &spec.limits;
+    if !spec.unlimited && !(1..=LIMITS_PER_RULE_MAX).contains(&limits.len()) {
         return Err(PolicyError::LimitCount(place()));
     }
     for (i, limit) in limits.iter().enumerate() {
@@ -722,21 +694,7 @@ fn add_rule(rules: &mut Vec<Rule>, here: &Above<'_>, spec: RuleSpec) -> Result<u
             return Err(PolicyError::SameShape(place()));
         }
     }
-    rules.push(Rule {
-        id,
-        domain: domain.into(),
-        path: path.into(),
-        limits: limits.into_boxed_slice(),
-        unlimited,
-        unlimited_name,
-        role: spec.role,
-        is_quota: spec.is_quota,
-        replaces: spec.replaces.into_iter().map(String::into_boxed_str).collect(),
-        on_error: spec.on_error,
-        metadata: spec.metadata,
-        rows: spec.rows.map(Arc::new),
-        levels: levels.into(),
-    });
+    rules.push(Rule { id, domain: domain.into(), path: path.into(), levels: levels.into(), spec });
     Ok(id)
 }
 

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::plans::PlanLimits;
-use weir_engine::policy::Domain;
+use weir_engine::policy::{Domain, RuleSpec};
 use weir_engine::{KeyValue, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule};
 use weir_lifecycle::{on_own_thread, on_runtime};
 use weir_store::StoreError;
@@ -248,21 +248,8 @@ impl Listing {
 
 fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> Value {
     // Each field is named, so that the compiler reports a new one.
-    let Rule {
-        id: _,
-        domain: _,
-        path,
-        limits,
-        unlimited,
-        unlimited_name: _,
-        role,
-        is_quota: _,
-        replaces,
-        on_error: _,
-        metadata: _,
-        rows,
-        levels: _,
-    } = rule;
+    let RuleSpec { limits, unlimited, unlimited_name: _, role, is_quota: _, replaces, on_error: _, metadata: _, rows } =
+        &rule.spec;
     let limits: Vec<Value> = limits.iter().map(limit_as_json).collect();
     // A rule without limits needs no store.
     let on_error = (!limits.is_empty()).then(|| on_error_as_json(domain, Some(rule), servers));
@@ -275,7 +262,7 @@ fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> 
         json!({ "default": plans.default_plan(), "plans": plans.iter().map(plan).collect::<Vec<_>>() })
     });
     let mut shown = json!({
-        "descriptor": path,
+        "descriptor": rule.path,
         "place": place,
         "unlimited": unlimited,
         "role": role.name(),

@@ -381,7 +381,10 @@ impl FileReader<'_> {
         let on_error = on_error.unwrap_or_default();
         let metadata = metadata.unwrap_or_default();
         let rows = rows.unwrap_or_default();
-        let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, is_quota, replaces, on_error, metadata, rows });
+        let rule = rule.map(|(kind, replaces)| {
+            let (replaces, rows) = (replaces.into_iter().map(Into::into).collect(), rows.map(Arc::new));
+            RuleSpec { role, is_quota, replaces, on_error, metadata, rows, ..RuleSpec::of(kind) }
+        });
         Ok(Outline {
             key,
             value,

@@ -5,6 +5,7 @@
 //! looser one. What it could not tell is counted. `WEIR_PROPTEST_CASES` sets how many pairs there are.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use regex::Regex as NaiveRegex;
 use weir_engine::automaton::Regex;
@@ -270,9 +271,10 @@ fn spec(node: &NaiveNode) -> NodeSpec {
                 plan: plan.into(),
                 rate: hits.map(|hits| (hits, Unit::Hour.window())),
             };
-            Plans::of("free", &limits, &[plans.iter().map(numbers).collect()]).unwrap()
+            Arc::new(Plans::of("free", &limits, &[plans.iter().map(numbers).collect()]).unwrap())
         });
-        RuleSpec { role, is_quota: rule.is_quota, replaces: rule.replaces.clone(), rows, ..RuleSpec::of(kind) }
+        let replaces = rule.replaces.iter().map(|name| name.as_str().into()).collect();
+        RuleSpec { role, is_quota: rule.is_quota, replaces, rows, ..RuleSpec::of(kind) }
     });
     NodeSpec {
         key: node.key.clone(),

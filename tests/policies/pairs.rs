@@ -61,7 +61,7 @@ fn refused(one: Property, other: Property) -> bool {
     let rule = RuleSpec {
         role: Role::of(has(Property::ShadowMode), has(Property::QuotaMode)),
         is_quota: has(Property::QuotaMode),
-        rows: has(Property::Rows).then_some(plans),
+        rows: has(Property::Rows).then(|| plans.into()),
         ..RuleSpec::of(RuleKind::Limits(vec![limit]))
     };
     let node = NodeSpec { key: "user".into(), rule: Some(rule), ..NodeSpec::default() };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use weir_engine::plans::Plans;
-use weir_engine::policy::Level;
+use weir_engine::policy::{Level, RuleSpec};
 use weir_engine::{Limit, OnError, Role, Rule};
 
 use super::amounts::{self, of_terms};
@@ -189,10 +189,7 @@ fn of_quotas(before: Option<&Limit>, after: Option<&Limit>, direction: Direction
 /// Adds differences besides limits and values. They do not change how much is admitted.
 pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effect<'p>>) {
     // Each field is named, so that the compiler reports a new one: it is compared here, or in `effects_beside`.
-    let Rule {
-        id: _,
-        domain: _,
-        path: _,
+    let RuleSpec {
         limits: _,
         unlimited: _,
         unlimited_name,
@@ -202,8 +199,7 @@ pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effe
         on_error,
         metadata,
         rows: _,
-        levels,
-    } = old;
+    } = &old.spec;
     let mut key = |name, before: String, after: String| {
         if before != after {
             effects.push(Effect { direction: Direction::Neither, subject: Subject::Key(name, before, after) });
@@ -220,7 +216,7 @@ pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effe
         let after = if before == after { "other".to_owned() } else { after };
         key("metadata", before, after);
     }
-    for (before, after) in levels.iter().zip(&new.levels) {
+    for (before, after) in old.levels.iter().zip(&new.levels) {
         // Values are in the paths of the rules, and `add_roles` compares `share_threshold`.
         let Level { key: name, value: _, share_threshold: _, detailed_metric, value_to_metric } = &**before;
         key("key", name.to_string(), after.key.to_string());

@@ -131,31 +131,13 @@ fn path(rule: &Rule, without: usize, has_key: bool) -> String {
 
 /// The content of a rule without its descriptors.
 fn content(rule: &Rule) -> String {
-    // Each field is named, so that the compiler reports a new one.
-    let Rule {
-        id: _,
-        domain: _,
-        path: _,
-        limits,
-        unlimited,
-        unlimited_name,
-        role,
-        is_quota,
-        replaces,
-        on_error,
-        metadata,
-        rows,
-        levels,
-    } = rule;
     // A rule whose statistics have other names is paired all the same.
     let shared = |level: &Arc<Level>| {
         let Level { key: _, value: _, share_threshold, detailed_metric: _, value_to_metric: _ } = **level;
         share_threshold
     };
-    let shared: Vec<bool> = levels.iter().map(shared).collect();
-    format!(
-        "{limits:?}{unlimited}{unlimited_name:?}{role:?}{is_quota}{replaces:?}{on_error:?}{metadata:?}{rows:?}{shared:?}"
-    )
+    let shared: Vec<bool> = rule.levels.iter().map(shared).collect();
+    format!("{:?}{shared:?}", rule.spec)
 }
 
 /// Finds renamed domains, as the old name for each new name. Both domains have the same content, and no other domain

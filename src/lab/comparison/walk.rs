@@ -219,7 +219,7 @@ impl<'p> Walk<'_, 'p> {
         let [before, now] = self.rules([old.rule(), new.rule()]);
         let is_same = match (before, now) {
             (Some(before), Some(now)) => {
-                before.path == now.path && before.has_content_of(now) && self.are_same_levels(before, now)
+                before.path == now.path && before.spec == now.spec && self.are_same_levels(before, now)
             }
             (None, None) => true,
             _ => false,

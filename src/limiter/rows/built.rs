@@ -82,7 +82,7 @@ mod tests {
 
     fn policies() -> PolicySet {
         let limits = vec![Limit::per_unit(3, Unit::Minute)];
-        let rows = Plans::of("free", &limits, &[vec![]]).ok();
+        let rows = Plans::of("free", &limits, &[vec![]]).ok().map(Arc::new);
         let rule = Some(RuleSpec { rows, ..RuleSpec::of(RuleKind::Limits(limits)) });
         let descriptors = vec![NodeSpec { key: "tenant".into(), rule, ..NodeSpec::default() }];
         PolicySet::compile(vec![DomainSpec { name: "api".into(), mode: None, on_error: None, descriptors }]).unwrap()

@@ -147,7 +147,7 @@ mod tests {
     fn decisions_under_one_row_share_its_limits() {
         let limits = vec![Limit::per_unit(3, Unit::Minute)];
         let gold = PlanNumbers { plan: "gold".into(), rate: Some((7, Unit::Minute.window())) };
-        let rows = Plans::of("free", &limits, &[vec![gold]]).ok();
+        let rows = Plans::of("free", &limits, &[vec![gold]]).ok().map(Arc::new);
         let rule = Some(RuleSpec { rows, ..RuleSpec::of(RuleKind::Limits(limits)) });
         let descriptors = vec![NodeSpec { key: "tenant".into(), rule, ..NodeSpec::default() }];
         let domain = DomainSpec { name: "api".into(), mode: None, on_error: None, descriptors };
