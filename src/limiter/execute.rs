@@ -238,7 +238,7 @@ impl Stores {
         parts: &mut Parts<'_, '_>,
     ) -> Result<(bool, u64), StoreError> {
         if parts.failures().any(is_stale) {
-            let is_unsure = parts.failures().any(|error| matches!(error, StoreError::Unknown(_)));
+            let is_unsure = parts.failures().any(StoreError::is_unknown);
             if !parts.must_not_repeat && !is_unsure {
                 if parts.reserved.undo_by(request.deadline).await {
                     return Err(StoreError::StaleRow { found: Vec::new() });
@@ -484,7 +484,7 @@ impl<'s, 'a> Parts<'s, 'a> {
 
     /// The failure with the least certainty about its charges.
     fn worst_failure(&self) -> StoreError {
-        let unknown = self.failures().find(|error| matches!(error, StoreError::Unknown(_)));
+        let unknown = self.failures().find(|error| error.is_unknown());
         let worst = unknown.or_else(|| self.failures().next());
         worst.cloned().unwrap_or_else(|| unreachable!("a call has failed"))
     }

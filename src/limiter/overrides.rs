@@ -78,10 +78,13 @@ pub enum Refused {
     #[error("other changes of overrides came first: try again")]
     Contended,
     /// The store did not return the overrides. Nothing was written.
-    #[error("{}", unread(.0))]
+    #[error("cannot read overrides: {}: nothing has changed", .0.reason())]
     Unread(StoreError),
     /// The store did not confirm the change.
-    #[error("{}", unconfirmed(.0))]
+    #[error("{}: {}", .0.reason(), match .0.is_unknown() {
+        true => "the change may or may not be in force, check the list of overrides",
+        false => "nothing has changed",
+    })]
     Store(StoreError),
 }
 
@@ -89,26 +92,7 @@ impl Refused {
     /// Whether the change may be in force.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
-        matches!(self, Self::Store(StoreError::Unknown(_)))
-    }
-}
-
-fn unread(error: &StoreError) -> String {
-    match error {
-        StoreError::NotSent(failure) | StoreError::Unknown(failure) => {
-            format!("cannot read overrides: {}: nothing has changed", failure.message)
-        }
-        StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => error.to_string(),
-    }
-}
-
-fn unconfirmed(error: &StoreError) -> String {
-    match error {
-        StoreError::NotSent(failure) => format!("{}: nothing has changed", failure.message),
-        StoreError::Unknown(failure) => {
-            format!("{}: the change may or may not be in force, check the list of overrides", failure.message)
-        }
-        StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => error.to_string(),
+        matches!(self, Self::Store(error) if error.is_unknown())
     }
 }
 

@@ -74,10 +74,13 @@ pub enum RowRefused {
     #[error("the value at the key {0:?} of the row was not written by weir: delete the key")]
     Foreign(String),
     /// The store did not return rows. Nothing was written.
-    #[error("{}", unread(.0))]
+    #[error("cannot read rows: {}", .0.reason())]
     Unread(StoreError),
     /// The store did not confirm the change.
-    #[error("{}", unconfirmed(.0))]
+    #[error("{}: {}", .0.reason(), match .0.is_unknown() {
+        true => "the row may have been written or removed",
+        false => "nothing has changed",
+    })]
     Store(StoreError),
 }
 
@@ -94,28 +97,13 @@ impl RowRefused {
     /// Whether the change may be in force.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
-        matches!(self, Self::Store(StoreError::Unknown(_)))
+        matches!(self, Self::Store(error) if error.is_unknown())
     }
 }
 
 fn unmatched(version: Option<u64>) -> String {
     version
         .map_or_else(|| "no row is there to match".to_owned(), |version| format!("the row has the version {version}"))
-}
-
-fn unread(error: &StoreError) -> String {
-    match error {
-        StoreError::NotSent(failure) | StoreError::Unknown(failure) => format!("cannot read rows: {}", failure.message),
-        StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => error.to_string(),
-    }
-}
-
-fn unconfirmed(error: &StoreError) -> String {
-    match error {
-        StoreError::NotSent(failure) => format!("{}: nothing has changed", failure.message),
-        StoreError::Unknown(failure) => format!("{}: the row may have been written or removed", failure.message),
-        StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => error.to_string(),
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -644,7 +632,7 @@ impl RowTable {
 /// Remembers a change if the store may have made it.
 fn remember(unconfirmed: &mut HashMap<String, Unconfirmed>, key: &str, change: Unconfirmed, error: &StoreError) {
     let has_room = unconfirmed.len() < UNCONFIRMED_MAX || unconfirmed.contains_key(key);
-    if matches!(error, StoreError::Unknown(_)) && has_room {
+    if error.is_unknown() && has_room {
         unconfirmed.insert(key.to_owned(), change);
     }
 }

@@ -322,6 +322,21 @@ impl StoreError {
         }
     }
 
+    /// What happened, without what was charged.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match self {
+            Self::NotSent(failure) | Self::Unknown(failure) => failure.message.clone(),
+            Self::StaleBounds { .. } | Self::StaleRow { .. } => self.to_string(),
+        }
+    }
+
+    /// Whether the call may have been made.
+    #[must_use]
+    pub const fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown(_))
+    }
+
     /// Whether the call reached the store or its queue. If not, its duration is meaningless.
     #[must_use]
     pub fn was_asked(&self) -> bool {

@@ -217,12 +217,14 @@ impl Redis {
         let mut ends = Vec::new();
         for undos in undos.chunks(if is_log { 1 } else { undos.len() }) {
             let call = || encode::undo_call(&self.key_prefix, undos, self.now());
-            ends.push(match self.call(undos[0].key, call, deadline).await {
-                Ok(reply) => {
-                    decode::undo_stale_bounds(&reply, undos).map_or(Ok(()), |now| Err(StoreError::StaleBounds { now }))
+            let before = Before { undos, ..Before::default() };
+            ends.push(self.call(undos[0].key, call, deadline).await.and_then(|reply| {
+                match decode::read_decision(&reply, before, &[], &mut FoundStates::new(), &mut Vec::new()) {
+                    Some(DecisionReply::StaleBounds(now)) => Err(StoreError::StaleBounds { now }),
+                    // The undo of a log has a different reply.
+                    _ => Ok(()),
                 }
-                Err(error) => Err(error),
-            });
+            }));
         }
         worst(ends)
     }
@@ -520,9 +522,9 @@ fn by_key<'a>(charges: &[Undo<'a>]) -> Vec<Vec<Undo<'a>>> {
 
 /// The combined result of several calls. An unknown outcome outranks a call that charged nothing.
 fn worst(ends: Vec<Result<(), StoreError>>) -> Result<(), StoreError> {
-    let mut worst = Ok(());
+    let mut worst: Result<(), StoreError> = Ok(());
     for end in ends {
-        let says_more = matches!((&worst, &end), (Err(error), Err(StoreError::Unknown(_))) if !matches!(error, StoreError::Unknown(_)));
+        let says_more = matches!((&worst, &end), (Err(error), Err(other)) if other.is_unknown() && !error.is_unknown());
         if worst.is_ok() || says_more {
             worst = end;
         }

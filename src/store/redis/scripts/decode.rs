@@ -10,28 +10,13 @@ use weir_engine::algorithm::{Effect, StateNumbers, StoredFormat};
 use weir_engine::decision::FoundState;
 use weir_engine::{Bounds, Charge, Hits, Limit, Micros, State};
 
-use crate::{Before, Undo};
+use crate::Before;
 
 /// The most counts of a state: the window can start and end within a bucket.
 pub(super) const COUNTS_MAX: u64 = BUCKETS_MAX + 1;
 
 /// The end of the numbers that scripts can write: they are doubles.
 pub(crate) const NUMBERS_END: u64 = 1 << 53;
-
-/// The clock of a reply to undos, if one of them took nothing back because no window of its calendar contains the
-/// clock. [cl-3]
-pub(crate) fn undo_stale_bounds(reply: &Value, undos: &[Undo<'_>]) -> Option<Micros> {
-    // The undo of a log has a different reply.
-    let Value::Array(numbers) = reply else { return None };
-    let (now, mut numbers) = numbers.split_first()?;
-    for undo in undos {
-        let own = numbers.split_off(..undo.limit.kind().reply_count())?;
-        if undo.bounds.is_some() && own.get(1).and_then(integer) == Some(0) {
-            return integer(now);
-        }
-    }
-    None
-}
 
 /// The states that the charges of a decision found.
 pub(crate) type FoundStates = SmallVec<[FoundState; 4]>;
