@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Waker};
 
 use parking_lot::Mutex;
@@ -50,80 +50,68 @@ pub(super) struct NewTurns(Mutex<Turns>);
 
 #[derive(Debug, Default)]
 struct Turns {
-    is_held: bool,
+    held: Option<HeldTurn>,
     /// Those that wait for a turn, in their order. Each can be woken.
     waiting: VecDeque<(Arc<NewTurn>, Waker)>,
 }
 
-/// The turn of one new connection, which lasts until its task runs again.
-#[derive(Debug, Default)]
-pub(super) struct NewTurn(AtomicU8);
+#[derive(Debug)]
+struct HeldTurn {
+    by: Arc<NewTurn>,
+    /// Whether the task of the connection has run since it got the turn.
+    has_begun: bool,
+}
 
-const NO_TURN: u8 = 0;
-/// It waits in the list.
-const WAITING: u8 = 1;
-/// It is out of the list and woken.
-const GIVEN: u8 = 2;
-const BEGUN: u8 = 3;
+/// One connection: whether it has the turn or waits for it. A turn lasts until its task runs again.
+#[derive(Debug, Default)]
+pub(super) struct NewTurn(AtomicBool);
 
 impl NewTurns {
     /// Whether it is the turn of this connection, or becomes it now. Otherwise its task is woken at its turn. A connection that then
     /// reads something calls [`after_others`].
     pub(super) fn begin(&self, turn: &Arc<NewTurn>, context: &mut Context<'_>) -> bool {
-        match turn.0.load(Relaxed) {
-            BEGUN => return true,
-            WAITING => return false,
-            NO_TURN => {
-                let turns = &mut *self.0.lock();
-                if turns.is_held {
-                    turn.0.store(WAITING, Relaxed);
-                    turns.waiting.push_back((turn.clone(), context.waker().clone()));
-                    return false;
-                }
-                turns.is_held = true;
+        let turns = &mut *self.0.lock();
+        if turns.held.as_ref().is_some_and(|held| !Arc::ptr_eq(&held.by, turn)) {
+            if !turn.0.swap(true, Relaxed) {
+                turns.waiting.push_back((turn.clone(), context.waker().clone()));
             }
-            // GIVEN
-            _ => {}
+            return false;
         }
-        turn.0.store(BEGUN, Relaxed);
+        turn.0.store(true, Relaxed);
+        turns.held = Some(HeldTurn { by: turn.clone(), has_begun: true });
         true
     }
 
     /// Ends a turn that an earlier run of the task began.
-    pub(super) fn end_earlier(&self, turn: &NewTurn) {
-        if turn.0.load(Relaxed) == BEGUN {
-            self.end(turn);
-        }
+    pub(super) fn end_earlier(&self, turn: &Arc<NewTurn>) {
+        self.end_if(turn, |has_begun| has_begun);
     }
 
     /// Ends a turn of which the task makes no use.
-    pub(super) fn end_unused(&self, turn: &NewTurn, has_read: bool) {
-        let state = turn.0.load(Relaxed);
-        if state == GIVEN || state == BEGUN && !has_read {
-            self.end(turn);
-        }
+    pub(super) fn end_unused(&self, turn: &Arc<NewTurn>, has_read: bool) {
+        self.end_if(turn, |has_begun| !(has_begun && has_read));
     }
 
     /// Ends the turn of a connection, or its waiting for one.
-    pub(super) fn leave(&self, turn: &NewTurn) {
-        match turn.0.load(Relaxed) {
-            NO_TURN => {}
-            WAITING => {
-                turn.0.store(NO_TURN, Relaxed);
-                self.0.lock().waiting.retain(|(waiting, _)| !std::ptr::eq(&**waiting, turn));
-            }
-            _ => self.end(turn),
+    pub(super) fn leave(&self, turn: &Arc<NewTurn>) {
+        self.end_if(turn, |_| true);
+        if turn.0.load(Relaxed) {
+            self.0.lock().waiting.retain(|(waiting, _)| !Arc::ptr_eq(waiting, turn));
         }
     }
 
-    fn end(&self, turn: &NewTurn) {
-        turn.0.store(NO_TURN, Relaxed);
+    /// Ends the turn of a connection if it has it, and gives the turn to the next one.
+    fn end_if(&self, turn: &Arc<NewTurn>, is_over: impl FnOnce(bool) -> bool) {
+        if !turn.0.load(Relaxed) {
+            return;
+        }
         let turns = &mut *self.0.lock();
-        turns.is_held = false;
-        if let Some((next, waker)) = turns.waiting.pop_front() {
-            turns.is_held = true;
-            next.0.store(GIVEN, Relaxed);
-            waker.wake();
+        if turns.held.as_ref().is_some_and(|held| Arc::ptr_eq(&held.by, turn) && is_over(held.has_begun)) {
+            turn.0.store(false, Relaxed);
+            turns.held = turns.waiting.pop_front().map(|(by, waker)| {
+                waker.wake();
+                HeldTurn { by, has_begun: false }
+            });
         }
     }
 }
