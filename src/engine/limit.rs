@@ -2,6 +2,8 @@
 //!
 //! Not here: the place of a limit in a policy (policy.rs), and its used hits (algorithm.rs).
 
+use smallvec::SmallVec;
+
 use super::algorithm::parameters::Anchor;
 use super::algorithm::{Algorithm, LimitError, StateKind};
 use super::descriptor::Hits;
@@ -230,4 +232,14 @@ impl Limit {
     pub fn id(&self) -> &str {
         &self.id
     }
+}
+
+/// Whether two limits of one rule would have the same state.
+pub(super) fn share_states<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> bool {
+    let mut ids = SmallVec::<[&str; LIMITS_PER_RULE_MAX]>::new();
+    limits.into_iter().any(|limit| {
+        let is_twin = ids.contains(&limit.id());
+        ids.push(limit.id());
+        is_twin
+    })
 }

@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 
 use super::descriptor::{Entries, Entry, as_entries, spell_entries, spell_pairs};
 use super::key;
-use super::limit::Limit;
+use super::limit::{Limit, share_states};
 use super::matcher::Matcher;
 pub use super::numbers::{Misfit, Numbers, numbers_text};
 use super::plans::PlanLimits;
@@ -83,9 +83,7 @@ impl FittedOverride {
     pub fn over(&self, row: &PlanLimits) -> Option<Vec<Option<Limit>>> {
         let of = |(at, limit): (usize, &Limit)| if self.names(at) { Some(limit.clone()) } else { row[at].clone() };
         let limits: Vec<Option<Limit>> = self.limits.iter().enumerate().map(of).collect();
-        let has_twin = |(at, limit): (usize, &Limit)| limits[..at].iter().flatten().any(|one| one.id() == limit.id());
-        let mut charged = limits.iter().enumerate().filter_map(|(at, limit)| Some((at, limit.as_ref()?)));
-        (!charged.any(has_twin)).then_some(limits)
+        (!share_states(limits.iter().flatten())).then_some(limits)
     }
 }
 
@@ -209,12 +207,7 @@ pub(super) fn replaced(rule: &Rule, numbers: &[Numbers]) -> Result<Box<[Limit]>,
         }
         limits[at] = numbers.applied_to(&rule.limits[at])?;
     }
-    for (i, limit) in limits.iter().enumerate() {
-        if limits[..i].iter().any(|other| other.id() == limit.id()) {
-            return Err(Misfit::SameShape);
-        }
-    }
-    Ok(limits)
+    if share_states(&limits) { Err(Misfit::SameShape) } else { Ok(limits) }
 }
 
 /// The limit of a rule in the window of an override. Its key is that of the limit that the override gives. None if the limit

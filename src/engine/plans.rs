@@ -3,7 +3,7 @@
 //! Not here: rows (rows.rs).
 
 use super::algorithm::LimitError;
-use super::limit::Limit;
+use super::limit::{Limit, share_states};
 use super::numbers::{Misfit, Numbers};
 use super::time::Window;
 
@@ -74,8 +74,7 @@ impl Plans {
             }
         }
         for (plan, limits) in &plans {
-            let ids: Vec<&str> = limits.iter().flatten().map(Limit::id).collect();
-            if ids.iter().enumerate().any(|(at, id)| ids[..at].contains(id)) {
+            if share_states(limits.iter().flatten()) {
                 return Err(PlansError::SameShape(plan.clone()));
             }
         }

@@ -17,7 +17,7 @@ use super::charge::{Mode, Role};
 use super::descriptor::Entry;
 use super::key::ParsedValue;
 pub use super::limit::LIMITS_PER_RULE_MAX;
-use super::limit::Limit;
+use super::limit::{Limit, share_states};
 use super::matcher::Matcher;
 use super::metadata::Fields;
 use super::network::Network;
@@ -689,10 +689,8 @@ fn add_rule(rules: &mut Vec<Rule>, here: &Above<'_>, spec: RuleSpec) -> Result<u
     if !spec.unlimited && !(1..=LIMITS_PER_RULE_MAX).contains(&limits.len()) {
         return Err(PolicyError::LimitCount(place()));
     }
-    for (i, limit) in limits.iter().enumerate() {
-        if limits[..i].iter().any(|other| other.id() == limit.id()) {
-            return Err(PolicyError::SameShape(place()));
-        }
+    if share_states(limits) {
+        return Err(PolicyError::SameShape(place()));
     }
     rules.push(Rule { id, domain: domain.into(), path: path.into(), levels: levels.into(), spec });
     Ok(id)
