@@ -74,7 +74,7 @@ pub struct TooLarge;
 pub(super) struct Branch<N> {
     by_value: HashMap<Box<str>, Leaf<N>>,
     /// The descriptors for many values each, in file order.
-    groups: Vec<Group<N>>,
+    groups: Vec<ValueGroup<N>>,
     networks: Option<Box<Networks>>,
     patterns: Patterns,
     alone: Option<Box<N>>,
@@ -105,7 +105,7 @@ enum Leaf<N> {
 
 /// A descriptor for many values.
 #[derive(Debug)]
-struct Group<N> {
+struct ValueGroup<N> {
     /// Its position among all descriptors of the level.
     order: u32,
     matcher: Matcher,
@@ -162,7 +162,7 @@ impl<N> Branch<N> {
                 }
             }
         }
-        self.groups.push(Group { order, matcher, name, node });
+        self.groups.push(ValueGroup { order, matcher, name, node });
         is_new
     }
 
@@ -314,7 +314,7 @@ impl<N> Branch<N> {
         leads.extend(wildcards.map(|(number, pattern)| (Lead::Text(pattern.as_str()), &self.group(*number).node)));
         let networks = self.networks.iter().flat_map(|networks| networks.longest_first());
         leads.extend(networks.map(|(network, number)| (Lead::Network(network), &self.group(number).node)));
-        let is_pattern = |group: &&Group<N>| matches!(group.matcher, Matcher::Text(_) | Matcher::Regex(_));
+        let is_pattern = |group: &&ValueGroup<N>| matches!(group.matcher, Matcher::Text(_) | Matcher::Regex(_));
         let patterns = self.groups.iter().filter(is_pattern);
         leads.extend(patterns.map(|group| (Lead::Pattern(&group.matcher), &group.node)));
         leads.extend(self.alone().map(|node| (Lead::KeyAlone, node)));
@@ -338,7 +338,7 @@ impl<N> Branch<N> {
         Some((step, &group.node))
     }
 
-    fn group(&self, number: u32) -> &Group<N> {
+    fn group(&self, number: u32) -> &ValueGroup<N> {
         &self.groups[number as usize]
     }
 }

@@ -87,11 +87,31 @@ pub struct Charge<'a> {
     pub origin: Origin,
 }
 
+/// A descriptor of a request, by its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Group(u8);
+
+impl Group {
+    /// The groups of a request with this many descriptors, at most 64.
+    pub fn all(descriptors: usize) -> impl Iterator<Item = Self> {
+        (0..=u8::MAX).map(Self).take(descriptors)
+    }
+
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// A set of groups has one bit for each.
+    pub const fn bit(self) -> u64 {
+        1 << self.0
+    }
+}
+
 /// Where a charge comes from. Its caller counts and answers by it. No decision depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The descriptor of the request, by position.
-    pub group: u16,
+    /// The descriptor of the request.
+    pub group: Group,
     /// The limit's position in its rule.
     pub position: u8,
     /// The role by the policies, and by the settings except `shadow_mode`.
@@ -113,7 +133,7 @@ pub struct Origin {
 impl Origin {
     /// Of a charge that is made from no request.
     pub const NONE: Self = Self {
-        group: 0,
+        group: Group(0),
         position: 0,
         role: Role::Enforced,
         is_single: false,

@@ -37,7 +37,7 @@ pub mod words;
 
 pub use algorithm::parameters::{Anchor, Parameter, ParameterValue, Precision, Refill};
 pub use algorithm::{Algorithm, LimitError, Observed, Receipt, State, StateKind};
-pub use charge::{Charge, Mode, Operation, Role};
+pub use charge::{Charge, Group, Mode, Operation, Role};
 pub use crossing::Rise;
 pub use decision::{Decision, Outcome, Verdict};
 pub use descriptor::{Entry, Hits};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::algorithm::CountedWindow;
-use super::charge::{Charge, Mode, Operation};
+use super::charge::{Charge, Group, Mode, Operation};
 use super::decision::Outcome;
 use super::descriptor::{Entry, Hits};
 use super::policy::{Domain, OnError, PolicySet, Rule};
@@ -110,18 +110,18 @@ pub trait AnsweredRequest {
 
     fn result(&self) -> DecisionResult;
 
-    /// How many descriptors it has. The other methods take the position of one.
+    /// How many descriptors it has.
     fn descriptors(&self) -> usize;
 
     /// The entries of a descriptor.
-    fn entries(&self, at: usize) -> &[Entry<'_>];
+    fn entries(&self, group: Group) -> &[Entry<'_>];
 
-    fn rule(&self, at: usize) -> Option<&Rule>;
+    fn rule(&self, group: Group) -> Option<&Rule>;
 
-    fn descriptor(&self, at: usize) -> AnsweredDescriptor;
+    fn descriptor(&self, group: Group) -> AnsweredDescriptor;
 
     /// The content of the row that set the limits. None for the default plan, and for rules without rows.
-    fn row(&self, _at: usize) -> Option<&RowContent> {
+    fn row(&self, _group: Group) -> Option<&RowContent> {
         None
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use weir_engine::decision::deny;
-use weir_engine::{Charge, Hits, Limit, Micros, Operation, Outcome, Role, Verdict};
+use weir_engine::{Charge, Group, Hits, Limit, Micros, Operation, Outcome, Role, Verdict};
 
 use super::plan::Plan;
 use super::{Answer, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
@@ -20,13 +20,13 @@ impl Plan<'_, '_> {
         let mut statuses = SmallVec::with_capacity(query.descriptors.len());
         let mut metadata = Vec::new();
         let mut rest = self.decided();
-        for group in 0..query.descriptors.len() {
-            let of_descriptor = rest.clone().take_while(|(charge, _)| usize::from(charge.origin.group) == group);
+        for group in Group::all(query.descriptors.len()) {
+            let of_descriptor = rest.clone().take_while(|(charge, _)| charge.origin.group == group);
             let count = of_descriptor.clone().count();
             let rule = matched.rule(group);
             let status = match count {
                 0 if rule.is_some_and(|rule| rule.unlimited) => Status { remaining: Hits::MAX, ..Status::default() },
-                0 if self.denied_groups >> group & 1 == 1 => Status { over: true, ..Status::default() },
+                0 if self.denied_groups & group.bit() != 0 => Status { over: true, ..Status::default() },
                 0 if matched.is_unlimited_by_row(group) => Status { remaining: Hits::MAX, ..Status::default() },
                 0 => Status::default(),
                 _ => status_of(of_descriptor, denied),
@@ -75,7 +75,7 @@ impl Plan<'_, '_> {
 
     /// The name of a limit for clients.
     fn name_of(&self, charge: &Charge<'_>) -> Box<str> {
-        match (&charge.limit.name, self.matched.rule(charge.origin.group.into())) {
+        match (&charge.limit.name, self.matched.rule(charge.origin.group)) {
             (Some(name), _) => name.clone(),
             (None, Some(rule)) if rule.has_one_limit() => rule.path.clone(),
             (None, Some(rule)) => format!("{}:{}", rule.path, charge.limit.id()).into(),

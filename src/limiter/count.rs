@@ -47,8 +47,8 @@ impl Counts {
         }
         let mut has_alerts = false;
         for (charge, outcome) in plan.decided() {
-            let group = usize::from(charge.origin.group);
-            let entries = query.descriptors[group].entries;
+            let group = charge.origin.group;
+            let entries = query.descriptor(group).entries;
             let by = match charge.origin.is_known {
                 _ if plan.is_leased => AnsweredBy::Lease,
                 true => AnsweredBy::Cache,

@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use weir_engine::decision::deny;
 use weir_engine::weight::{self, TOO_HEAVY, WEIGHT_MAX};
 use weir_engine::words::counted;
-use weir_engine::{Charge, Decision, Hits, Mode, OnError, Operation, Outcome, Role, Verdict};
+use weir_engine::{Charge, Decision, Group, Hits, Mode, OnError, Operation, Outcome, Role, Verdict};
 use weir_store::{Failure, Store, StoreError, Undo};
 
 use super::call::{STALE_ROW, Sent, can_cross};
@@ -309,12 +309,12 @@ impl Stores {
     ) -> Result<u64, StoreError> {
         let action_of = |group| matched.on_error(group).unwrap_or(self.options.on_error);
         let (mut is_error, mut denied_groups) = (false, 0);
-        let mut apply = |group: u16, can_deny: bool, failure: &StoreError| {
+        let mut apply = |group: Group, can_deny: bool, failure: &StoreError| {
             let action = action_of(group);
             self.report_fallback(request, action, failure.kind());
             is_error |= action == OnError::Error;
             if action == OnError::Deny && can_deny {
-                denied_groups |= 1 << group;
+                denied_groups |= group.bit();
             }
         };
         let mut local = Vec::new();

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 use weir_engine::observer::{HoldHits, HoldResult};
-use weir_engine::{Charge, Decision, Hits, Limit, Operation, Receipt, Window, key, overrides};
+use weir_engine::{Charge, Decision, Group, Hits, Limit, Operation, Receipt, Window, key, overrides};
 use weir_store::{Store, Undo};
 
 use super::Query;
@@ -71,8 +71,8 @@ pub struct Settle {
 impl Settle {
     /// Whether this descriptor settles.
     #[must_use]
-    pub const fn has(&self, descriptor: usize) -> bool {
-        self.descriptors >> descriptor & 1 == 1
+    pub const fn has(&self, group: Group) -> bool {
+        self.descriptors & group.bit() != 0
     }
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Settling<'s, 'a> {
 struct UndoBefore<'s, 'a> {
     store: &'s Arc<dyn Store>,
     /// The descriptor. Its keys share a slot.
-    group: u16,
+    group: Group,
     undo: Undo<'a>,
 }
 
@@ -157,7 +157,7 @@ pub(super) fn former_limits(settle: &Settle, plan: &Plan<'_, '_>) -> Vec<FormerL
 impl Settle {
     /// Whether this charge is of a hold that the request settles.
     fn settles(&self, charge: &Charge<'_>) -> bool {
-        charge.limit.hold && self.has(charge.origin.group.into())
+        charge.limit.hold && self.has(charge.origin.group)
     }
 }
 
@@ -381,7 +381,7 @@ impl Stores {
     /// most [`HOLDS_MAX`] of them, because each has a hold. [hd-6]
     async fn undo_before<'s>(&'s self, request: &Request<'_, '_>, before: Vec<UndoBefore<'s, '_>>) {
         let request = &Request { can_repeat: false, ..*request };
-        let mut calls: Vec<(&Arc<dyn Store>, u16, Vec<Undo<'_>>)> = Vec::new();
+        let mut calls: Vec<(&Arc<dyn Store>, Group, Vec<Undo<'_>>)> = Vec::new();
         for UndoBefore { store, group, undo } in before {
             match calls.iter_mut().find(|(of, of_group, _)| Arc::ptr_eq(of, store) && *of_group == group) {
                 Some((.., undos)) => undos.push(undo),
@@ -426,7 +426,7 @@ fn overridden(matched: &Matched<'_>, charge: &Charge<'_>) -> Option<OverriddenLi
 
 /// The used hits of the descriptor of this charge, according to the caller. Always 0 for a permit. [cc-5]
 fn hits_of(query: &Query<'_>, charge: &Charge<'_>) -> Hits {
-    match query.descriptors[usize::from(charge.origin.group)].operation {
+    match query.descriptor(charge.origin.group).operation {
         Operation::Consume(_) if charge.limit.algorithm().counts_permits() => 0,
         Operation::Consume(hits) => hits,
         // A settle itself refunds and reports nothing.

@@ -11,7 +11,7 @@ use weir_engine::observer::LimitOf;
 use weir_engine::overrides::FittedOverride;
 use weir_engine::policy::{Domain, Match};
 use weir_engine::rows::ROW_ID;
-use weir_engine::{Charge, Limit, OnError, Operation, Overrides, Property, Role, RowContent, Rule, key};
+use weir_engine::{Charge, Group, Limit, OnError, Operation, Overrides, Property, Role, RowContent, Rule, key};
 use weir_store::RowVersion;
 
 use super::request::Request;
@@ -39,7 +39,7 @@ pub(super) struct Matched<'p> {
     /// matches.
     met: SmallVec<[Match<'p>; 4]>,
     /// The descriptors whose limits are not those of a rule. Usually empty.
-    other_limits: Vec<(usize, OtherLimits<'p>)>,
+    other_limits: Vec<(Group, OtherLimits<'p>)>,
     /// One for each charge, in the order of the descriptors.
     drafts: SmallVec<[Draft; 4]>,
     /// The rows that determine limits, in the order of the descriptors. [rw-2]
@@ -89,7 +89,7 @@ impl OtherLimits<'_> {
 }
 
 pub(super) struct MatchedRow {
-    pub(super) group: u16,
+    pub(super) group: Group,
     key: Range<usize>,
     /// The version that the limits are from. None if it is unknown whether there is a row.
     version: Option<u64>,
@@ -126,11 +126,11 @@ impl<'p> Matched<'p> {
             unmatched: 0,
             keys: String::with_capacity(KEYS_BYTES),
         };
-        let find = |group: usize, entries| match request.found.get(group) {
+        let find = |group: Group, entries| match request.found.get(group.index()) {
             Some(found) => found.clone(),
             None => policies.find(domain, entries),
         };
-        for (group, asked) in query.descriptors.iter().enumerate() {
+        for (group, asked) in query.groups() {
             matched.met.push(match asked.limit {
                 Some((requests, window)) => {
                     let limit = Limit::per_window(requests, window);
@@ -149,11 +149,11 @@ impl<'p> Matched<'p> {
             });
         }
         let replaced = replaced_names(&matched.met);
-        for group in 0..query.descriptors.len() {
+        for (group, _) in query.groups() {
             let added = matched.add_group(group, request, &replaced, rows);
             // A descriptor without a limit is a quota that is never over, but only if the setting makes everything a
             // quota.
-            matched.has_open_quota |= match (added, matched.met[group].rule) {
+            matched.has_open_quota |= match (added, matched.rule(group)) {
                 (Added::Limits, Some(rule)) => (rule.is_quota || modes.quota) && rule.role == Role::Shadow,
                 (Added::Holds, _) | (Added::Limits, None) => false,
                 // A quota without a limit is never over.
@@ -165,16 +165,16 @@ impl<'p> Matched<'p> {
     }
 
     /// Adds the limits of one descriptor. Leaves out those that do not apply [te-1], except those whose holds it settles.
-    #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors with 8 limits each")]
+    #[expect(clippy::cast_possible_truncation, reason = "at most 8 limits")]
     fn add_group(
         &mut self,
-        group: usize,
+        group: Group,
         request: &Request<'p, '_>,
         replaced: &[&str],
         rows: Option<&KnownRows>,
     ) -> Added {
         let Request { query, reading, .. } = *request;
-        let asked = &query.descriptors[group];
+        let asked = query.descriptor(group);
         let mut tag = None;
         let overridden = match &request.in_force.overrides {
             Some(overrides) => self.find_override(overrides, group, request, &mut tag),
@@ -189,7 +189,7 @@ impl<'p> Matched<'p> {
             (_, Some(overridden)) => self.other_limits.push((group, OtherLimits::Override(overridden.limits()))),
             (None, None) => {}
         }
-        let met = &self.met[group];
+        let met = &self.met[group.index()];
         let other = other_limits(&self.other_limits, group);
         let count = match (met.rule, other) {
             (_, Some(limits)) => limits.len(),
@@ -238,7 +238,7 @@ impl<'p> Matched<'p> {
                 false => role,
             };
             let ends_after = limit.term.as_ref().and_then(|term| term.ends_after(reading.now()));
-            let (group, position) = (group as u16, i as u8);
+            let position = i as u8;
             let origin =
                 Origin { group, position, role, is_single, has_row, is_outside_term, ends_after, ..Origin::NONE };
             self.drafts.push(Draft { origin, key });
@@ -250,37 +250,36 @@ impl<'p> Matched<'p> {
     fn find_override(
         &mut self,
         overrides: &'p Overrides,
-        group: usize,
+        group: Group,
         request: &Request<'_, '_>,
         tag: &mut Option<Range<usize>>,
     ) -> Option<&'p FittedOverride> {
-        let met = &self.met[group];
+        let met = &self.met[group.index()];
         if !met.rule.is_some_and(|rule| overrides.concern(rule)) {
             return None;
         }
-        let start = begin_key(&mut self.keys, tag, self.domain, &request.query.descriptors[group], met);
+        let start = begin_key(&mut self.keys, tag, self.domain, request.query.descriptor(group), met);
         overrides.limits(&self.keys[start..], || request.reading.now())
     }
 
     /// Whether a descriptor meets a rule with rows.
-    fn has_rows(&self, group: usize) -> bool {
-        self.met[group].rule.is_some_and(|rule| rule.rows.is_some())
+    fn has_rows(&self, group: Group) -> bool {
+        self.rule(group).is_some_and(|rule| rule.rows.is_some())
     }
 
     /// Uses the limits of the descriptor's row, if its rule has rows, except those that the override names. [rw-1]
     #[cold]
-    #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors")]
     fn apply_row(
         &mut self,
         rows: &KnownRows,
         overridden: Option<&FittedOverride>,
-        group: usize,
+        group: Group,
         request: &Request<'_, '_>,
         tag: &mut Option<Range<usize>>,
     ) {
-        let met = &self.met[group];
+        let met = &self.met[group.index()];
         let Some(rule) = met.rule.filter(|rule| rule.rows.is_some()) else { return };
-        let start = begin_key(&mut self.keys, tag, self.domain, &request.query.descriptors[group], met);
+        let start = begin_key(&mut self.keys, tag, self.domain, request.query.descriptor(group), met);
         self.keys.push_str(ROW_ID);
         let key = start..self.keys.len();
         let known = rows.find(&self.keys[key.clone()], || request.reading.now());
@@ -289,16 +288,16 @@ impl<'p> Matched<'p> {
         let (limits, is_fit) = rows.limits(rule, &known, overridden);
         let is_unlimited = limits.iter().all(Option::is_none);
         let (content, is_unfit) = (known.content, !is_fit);
-        self.rows.push(MatchedRow { group: group as u16, key, version, content, is_unfit, is_unlimited });
+        self.rows.push(MatchedRow { group, key, version, content, is_unfit, is_unlimited });
         self.other_limits.push((group, OtherLimits::Row(limits)));
     }
 
-    pub(super) fn is_unlimited_by_row(&self, group: usize) -> bool {
-        self.rows.iter().any(|row| usize::from(row.group) == group && row.is_unlimited)
+    pub(super) fn is_unlimited_by_row(&self, group: Group) -> bool {
+        self.rows.iter().any(|row| row.group == group && row.is_unlimited)
     }
 
-    pub(super) fn row_content(&self, group: usize) -> Option<&Arc<RowContent>> {
-        self.rows.iter().find(|row| usize::from(row.group) == group).and_then(|row| row.content.as_ref())
+    pub(super) fn row_content(&self, group: Group) -> Option<&Arc<RowContent>> {
+        self.rows.iter().find(|row| row.group == group).and_then(|row| row.content.as_ref())
     }
 
     pub(super) fn unknown_rows(&self) -> impl Iterator<Item = &MatchedRow> {
@@ -312,22 +311,22 @@ impl<'p> Matched<'p> {
 
     /// The limit as the rule has it, without overrides and rows. None for a limit of the request.
     pub(super) fn limit_of_rule(&self, origin: Origin) -> Option<&Limit> {
-        self.rule(origin.group.into()).map(|rule| &rule.limits[usize::from(origin.position)])
+        self.rule(origin.group).map(|rule| &rule.limits[usize::from(origin.position)])
     }
 
     /// A charge for each limit, also for those that do not apply.
     pub(super) fn charges<'a>(&'a self, query: &Query<'_>) -> SmallVec<[Charge<'a>; 2]> {
         let charge = |Draft { origin, key }: &Draft| {
-            let group = usize::from(origin.group);
+            let group = origin.group;
             let settles = query.settles(group);
-            let rule = self.met[group].rule;
+            let rule = self.rule(group);
             let other = other_limits(&self.other_limits, group);
             let limit = limit_at(rule, other, origin.position.into())
                 .unwrap_or_else(|| unreachable!("a descriptor without limits is not charged"));
             Charge {
                 key: &self.keys[key.clone()],
                 limit,
-                operation: match query.descriptors[group].operation {
+                operation: match query.descriptor(group).operation {
                     // [dc-5]
                     Operation::Consume(_) if limit.post_paid() && self.only_looks_at_post_paid(settles) => {
                         Operation::Peek
@@ -360,24 +359,24 @@ impl<'p> Matched<'p> {
 
     /// The owner of the charged limit.
     pub(super) fn charged(&self, origin: Origin) -> LimitOf<'_> {
-        match self.met[usize::from(origin.group)].rule {
+        match self.rule(origin.group) {
             Some(rule) => LimitOf::Rule(rule, origin.position.into()),
             None => LimitOf::Request { domain: &self.domain.name },
         }
     }
 
     /// Whether a descriptor without charges can be denied because of a missing answer.
-    pub(super) fn can_deny(&self, group: u16) -> bool {
-        !self.modes.shadow && self.rule(usize::from(group)).is_some_and(|rule| rule.role != Role::Shadow)
+    pub(super) fn can_deny(&self, group: Group) -> bool {
+        !self.modes.shadow && self.rule(group).is_some_and(|rule| rule.role != Role::Shadow)
     }
 
-    pub(super) fn rule(&self, group: usize) -> Option<&Rule> {
-        self.met[group].rule
+    pub(super) fn rule(&self, group: Group) -> Option<&'p Rule> {
+        self.met[group.index()].rule
     }
 
     /// What happens to a descriptor whose store does not answer, if a policy sets it. [st-4]
-    pub(super) fn on_error(&self, group: u16) -> Option<OnError> {
-        self.domain.on_error_of(self.met[usize::from(group)].rule).map(|(on_error, _)| on_error)
+    pub(super) fn on_error(&self, group: Group) -> Option<OnError> {
+        self.domain.on_error_of(self.rule(group)).map(|(on_error, _)| on_error)
     }
 }
 
@@ -401,7 +400,7 @@ fn begin_key(
 }
 
 /// The limits of a descriptor, if they are not those of its rule.
-fn other_limits<'o, 'p>(all: &'o [(usize, OtherLimits<'p>)], group: usize) -> Option<&'o OtherLimits<'p>> {
+fn other_limits<'o, 'p>(all: &'o [(Group, OtherLimits<'p>)], group: Group) -> Option<&'o OtherLimits<'p>> {
     all.iter().find(|(of, _)| *of == group).map(|(_, limits)| limits)
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use weir_engine::metadata;
-use weir_engine::{Entry, Hits, Limit, Micros, Operation, Window};
+use weir_engine::{Entry, Group, Hits, Limit, Micros, Operation, Window};
 
 use super::holds::{HeldCharge, Settle};
 
@@ -23,9 +23,18 @@ pub struct Query<'a> {
 }
 
 impl Query<'_> {
+    /// Its descriptors, each with its group.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (Group, &DescriptorRequest<'_>)> {
+        Group::all(self.descriptors.len()).zip(&self.descriptors)
+    }
+
+    pub(crate) fn descriptor(&self, group: Group) -> &DescriptorRequest<'_> {
+        &self.descriptors[group.index()]
+    }
+
     /// Whether this descriptor settles.
-    pub(crate) fn settles(&self, descriptor: usize) -> bool {
-        self.settle.as_ref().is_some_and(|settle| settle.has(descriptor))
+    pub(crate) fn settles(&self, group: Group) -> bool {
+        self.settle.as_ref().is_some_and(|settle| settle.has(group))
     }
 }
 

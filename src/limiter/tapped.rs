@@ -5,7 +5,7 @@
 use std::cell::OnceCell;
 
 use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest, DecisionResult, DescriptorVerdict, Tap};
-use weir_engine::{Entry, Hits, Operation, RowContent, Rule};
+use weir_engine::{Entry, Group, Hits, Operation, RowContent, Rule};
 
 use super::plan::Plan;
 use super::{Answer, Query};
@@ -27,33 +27,33 @@ struct TappedRequest<'r, 'q, 'a, 'p> {
 
 impl TappedRequest<'_, '_, '_, '_> {
     /// The hits that a descriptor held, and the hits that its settle gave back.
-    fn hold_hits(&self, plan: &Plan<'_, '_>, at: usize) -> (Option<Hits>, Option<Hits>) {
+    fn hold_hits(&self, plan: &Plan<'_, '_>, group: Group) -> (Option<Hits>, Option<Hits>) {
         let (mut held, mut given_back) = (None, None);
         let add = |to: &mut Option<Hits>, hits| *to = Some(to.map_or(hits, |sum: Hits| sum.saturating_add(hits)));
         for (charge, outcome) in plan.decided() {
             if let (Operation::Consume(_), Some(receipt)) = (charge.operation, outcome.receipt)
                 && charge.limit.hold
-                && usize::from(charge.origin.group) == at
+                && charge.origin.group == group
             {
                 add(&mut held, receipt.hits);
             }
         }
         for (undo, hits) in plan.undos.iter().zip(&plan.decision.given_back) {
             let settles = plan.charges.iter().find(|charge| charge.key == undo.key);
-            if settles.is_some_and(|charge| usize::from(charge.origin.group) == at) {
+            if settles.is_some_and(|charge| charge.origin.group == group) {
                 add(&mut given_back, *hits);
             }
         }
         (held, given_back)
     }
 
-    fn outcome(&self, plan: &Plan<'_, '_>, at: usize) -> (Option<DescriptorVerdict>, Option<Hits>) {
-        if plan.matched.rule(at).is_none() && self.query.descriptors[at].limit.is_none() {
+    fn outcome(&self, plan: &Plan<'_, '_>, group: Group) -> (Option<DescriptorVerdict>, Option<Hits>) {
+        if plan.matched.rule(group).is_none() && self.query.descriptor(group).limit.is_none() {
             return (None, None);
         }
         let answer = self.answer.get_or_init(|| plan.answer(self.query));
-        let status = &answer.statuses[at];
-        let mut of_descriptor = plan.decided().filter(|(charge, _)| usize::from(charge.origin.group) == at);
+        let status = &answer.statuses[group.index()];
+        let mut of_descriptor = plan.decided().filter(|(charge, _)| charge.origin.group == group);
         let is_over = of_descriptor.any(|(_, outcome)| outcome.verdict.is_over());
         let verdict = match status.over {
             true if !plan.matched.modes.shadow => DescriptorVerdict::Over,
@@ -77,23 +77,23 @@ impl AnsweredRequest for TappedRequest<'_, '_, '_, '_> {
         self.query.descriptors.len()
     }
 
-    fn entries(&self, at: usize) -> &[Entry<'_>] {
-        self.query.descriptors[at].entries
+    fn entries(&self, group: Group) -> &[Entry<'_>] {
+        self.query.descriptor(group).entries
     }
 
-    fn row(&self, at: usize) -> Option<&RowContent> {
-        self.plan.and_then(|plan| plan.matched.row_content(at)).map(|content| &**content)
+    fn row(&self, group: Group) -> Option<&RowContent> {
+        self.plan.and_then(|plan| plan.matched.row_content(group)).map(|content| &**content)
     }
 
-    fn rule(&self, at: usize) -> Option<&Rule> {
-        self.plan.and_then(|plan| plan.matched.rule(at))
+    fn rule(&self, group: Group) -> Option<&Rule> {
+        self.plan.and_then(|plan| plan.matched.rule(group))
     }
 
-    fn descriptor(&self, at: usize) -> AnsweredDescriptor {
-        let asked = &self.query.descriptors[at];
+    fn descriptor(&self, group: Group) -> AnsweredDescriptor {
+        let asked = self.query.descriptor(group);
         let ((verdict, remaining), (held, given_back)) = match self.plan {
             Some(plan) if self.result != DecisionResult::StoreFailed => {
-                (self.outcome(plan, at), self.hold_hits(plan, at))
+                (self.outcome(plan, group), self.hold_hits(plan, group))
             }
             Some(_) | None => Default::default(),
         };
@@ -102,7 +102,7 @@ impl AnsweredRequest for TappedRequest<'_, '_, '_, '_> {
             limit: asked.limit,
             verdict,
             remaining,
-            settles: self.query.settles(at),
+            settles: self.query.settles(group),
             held,
             given_back,
         }

@@ -276,7 +276,7 @@ mod tests {
 
     use weir_engine::observer::{AnsweredDescriptor, DecisionResult, DescriptorVerdict, Tap as _};
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use weir_engine::{Entry, Limit, Operation, PolicySet, Rule, Unit};
+    use weir_engine::{Entry, Group, Limit, Operation, PolicySet, Rule, Unit};
 
     use super::*;
 
@@ -307,17 +307,17 @@ mod tests {
             1
         }
 
-        fn entries(&self, _: usize) -> &[Entry<'_>] {
+        fn entries(&self, _: Group) -> &[Entry<'_>] {
             self.asked.borrow_mut().push("entries");
             &self.entries
         }
 
-        fn rule(&self, _: usize) -> Option<&Rule> {
+        fn rule(&self, _: Group) -> Option<&Rule> {
             self.asked.borrow_mut().push("rule");
             None
         }
 
-        fn descriptor(&self, _: usize) -> AnsweredDescriptor {
+        fn descriptor(&self, _: Group) -> AnsweredDescriptor {
             self.asked.borrow_mut().push("descriptor");
             let verdict = Some(DescriptorVerdict::Over);
             AnsweredDescriptor {

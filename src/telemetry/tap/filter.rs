@@ -1,5 +1,6 @@
 //! The filter of a tap.
 
+use weir_engine::Group;
 use weir_engine::observer::{AnsweredRequest, DecisionResult, DescriptorVerdict};
 
 pub const VERDICTS: [&str; 4] = ["ok", "over", "shadow", "error"];
@@ -22,12 +23,12 @@ impl Filter {
         self.domain.as_deref().is_none_or(|domain| domain == request.domain())
             && self.verdict.is_none_or(|verdict| has_verdict(request, verdict))
             && (self.rule.is_none() && self.entries.is_empty()
-                || (0..request.descriptors()).any(|at| self.wants_descriptor(request, at)))
+                || Group::all(request.descriptors()).any(|group| self.wants_descriptor(request, group)))
     }
 
-    fn wants_descriptor(&self, request: &dyn AnsweredRequest, at: usize) -> bool {
-        let has_rule = |path: &str| request.rule(at).is_some_and(|rule| *rule.path == *path);
-        let entries = request.entries(at);
+    fn wants_descriptor(&self, request: &dyn AnsweredRequest, group: Group) -> bool {
+        let has_rule = |path: &str| request.rule(group).is_some_and(|rule| *rule.path == *path);
+        let entries = request.entries(group);
         self.rule.as_deref().is_none_or(has_rule)
             && self.entries.iter().all(|(key, value)| {
                 entries.iter().any(|entry| entry.key == key.as_str() && entry.value == value.as_str())
@@ -46,7 +47,7 @@ pub(super) const fn word(result: DecisionResult) -> &'static str {
 fn has_verdict(request: &dyn AnsweredRequest, verdict: &str) -> bool {
     let shadow = DescriptorVerdict::Shadow;
     if verdict == shadow.name() {
-        return (0..request.descriptors()).any(|at| request.descriptor(at).verdict == Some(shadow));
+        return Group::all(request.descriptors()).any(|group| request.descriptor(group).verdict == Some(shadow));
     }
     word(request.result()) == verdict
 }

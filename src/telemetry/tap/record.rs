@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use weir_api::tap::{Descriptor as DescriptorLine, Header, Limit, Record as Line, VERSION};
 use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest};
-use weir_engine::{Hits, Micros, Operation, Unit, Window};
+use weir_engine::{Group, Hits, Micros, Operation, Unit, Window};
 
 use super::filter::word;
 use super::values::{Named, TapValues};
@@ -36,26 +36,26 @@ struct Descriptor {
 }
 
 pub(super) fn bytes_of(request: &dyn AnsweredRequest) -> usize {
-    let of_descriptor = |at: usize| {
-        let entries = request.entries(at).iter().map(|entry| ENTRY_BYTES + entry.key.len() + entry.value.len());
-        RECORD_BYTES + request.rule(at).map_or(0, |rule| rule.path.len()) + entries.sum::<usize>()
+    let of_descriptor = |group: Group| {
+        let entries = request.entries(group).iter().map(|entry| ENTRY_BYTES + entry.key.len() + entry.value.len());
+        RECORD_BYTES + request.rule(group).map_or(0, |rule| rule.path.len()) + entries.sum::<usize>()
     };
-    RECORD_BYTES + request.domain().len() + (0..request.descriptors()).map(of_descriptor).sum::<usize>()
+    RECORD_BYTES + request.domain().len() + Group::all(request.descriptors()).map(of_descriptor).sum::<usize>()
 }
 
 impl Record {
     pub(super) fn new(request: &dyn AnsweredRequest, bytes: usize) -> Self {
-        let descriptor = |at: usize| Descriptor {
-            entries: request.entries(at).iter().map(|entry| (entry.key.into(), entry.value.into())).collect(),
-            rule: request.rule(at).map(|rule| rule.path.clone()),
-            row: request.row(at).map(|content| content.to_string().into()),
-            is: request.descriptor(at),
+        let descriptor = |group: Group| Descriptor {
+            entries: request.entries(group).iter().map(|entry| (entry.key.into(), entry.value.into())).collect(),
+            rule: request.rule(group).map(|rule| rule.path.clone()),
+            row: request.row(group).map(|content| content.to_string().into()),
+            is: request.descriptor(group),
         };
         Self {
             time: now(),
             domain: request.domain().into(),
             verdict: word(request.result()),
-            descriptors: (0..request.descriptors()).map(descriptor).collect(),
+            descriptors: Group::all(request.descriptors()).map(descriptor).collect(),
             bytes,
             lost: 0,
         }

@@ -11,7 +11,7 @@ use opentelemetry_sdk::trace::{IdGenerator as _, SpanData, SpanEvents, SpanLinks
 use weir_engine::observer::{
     AnsweredBy, AnsweredRequest, Charged, DecisionResult, HoldHits, HoldResult, LimitOf, StoreCall,
 };
-use weir_engine::{Entry, OnError, Rule};
+use weir_engine::{Entry, Group, OnError, Rule};
 
 use super::{Ended, Trace};
 use crate::metrics::Protocol;
@@ -69,9 +69,9 @@ impl DecisionRecord {
     }
 
     pub(super) fn answered(&mut self, request: &dyn AnsweredRequest, has_values: bool) {
-        for at in 0..request.descriptors() {
-            self.matched(request.entries(at), request.rule(at), has_values);
-            if let Some(content) = request.row(at) {
+        for group in Group::all(request.descriptors()) {
+            self.matched(request.entries(group), request.rule(group), has_values);
+            if let Some(content) = request.row(group) {
                 push(&mut self.rows, || bounded(&content.to_string()));
             }
         }
