@@ -53,7 +53,7 @@ pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Wri
     let directory = last(&given, "config_dir").ok_or_else(|| Ended::Usage("-config_dir is required".to_owned()))?;
     let merge_domains = is_on(&given, "merge_domain_configs")?;
     let source = Source { all_files: true, dot_files: true, ..Source::from(Path::new(directory)) };
-    let loaded = weir_policies::load(&source, Dialect { compatible: true, merge_domains })
+    let loaded = weir_policies::load(&source, Dialect { compatible: true, merge_domains, ..Dialect::default() })
         .map_err(|problems| Ended::Failed(problems.to_string()))?;
     let written = check::write(&loaded, check::THE_SERVERS, out);
     written.map_err(|error| Ended::Failed(format!("cannot write: {error}")))

@@ -56,7 +56,7 @@ pub struct DialectArguments {
 impl DialectArguments {
     /// The dialect that the flags select.
     pub const fn dialect(&self) -> Dialect {
-        Dialect { compatible: self.compatible, merge_domains: self.merge_domains }
+        Dialect { compatible: self.compatible, merge_domains: self.merge_domains, calendar_months: false }
     }
 }
 
@@ -137,6 +137,7 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
     let dialect = Dialect {
         compatible: diff.dialect.compatible || said.compatible,
         merge_domains: diff.dialect.merge_domains || said.merge_domains,
+        ..said
     };
     let read = |source: Source| -> Result<Side, Problems> {
         let loaded = load(&source, dialect)?;

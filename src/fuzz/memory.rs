@@ -286,7 +286,7 @@ fn sources(bytes: &[u8]) {
 }
 
 fn served() -> Vec<Vec<u8>> {
-    let head = "{\"compatible\":false,\"merge_domains\":false,\"files\":[";
+    let head = "{\"compatible\":false,\"merge_domains\":false,\"calendar_months\":false,\"files\":[";
     let tree = format!("{head}{{\"name\":\"\",\"tree\":");
     vec![
         many(head, "{\"name\":\"\",\"text\":\"\"},", "{\"name\":\"\",\"text\":\"\"}]}", MIB),

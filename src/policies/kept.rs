@@ -1,7 +1,7 @@
 //! Keeps the texts of the loaded policy files, as compressed JSON, for readers of a running server.
 //!
 //! ```json
-//! {"compatible": false, "merge_domains": false, "files": [{"name": "shop.yaml", "text": "domain: shop"}]}
+//! {"compatible": false, "merge_domains": false, "calendar_months": false, "files": [{"name": "shop.yaml", "text": "domain: shop"}]}
 //! ```
 //!
 //! Policies that were not read from text have a `tree` in place of a `text`. Not here: what reads them (http, cli).
@@ -15,6 +15,7 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
+use super::Dialect;
 use super::tree::Tree;
 
 /// The most compressed bytes. Larger policies are not kept.
@@ -38,6 +39,8 @@ pub struct Sources {
     pub compatible: bool,
     /// Whether files of one domain were joined.
     pub merge_domains: bool,
+    /// Whether months without `calendar` are those of the calendar.
+    pub calendar_months: bool,
     pub(super) files: Vec<File>,
 }
 
@@ -93,14 +96,17 @@ impl Sources {
 }
 
 impl Keeper {
-    pub(super) fn new(compatible: bool, merge_domains: bool) -> Self {
+    pub(super) fn new(dialect: Dialect) -> Self {
         // Each load waits for the compression, so speed matters more than size.
         let mut keeper = Self {
             encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())),
             files: 0,
             bytes_max: KEPT_BYTES_MAX,
         };
-        let head = format!("{{\"compatible\":{compatible},\"merge_domains\":{merge_domains},\"files\":[");
+        let Dialect { compatible, merge_domains, calendar_months } = dialect;
+        let head = format!(
+            "{{\"compatible\":{compatible},\"merge_domains\":{merge_domains},\"calendar_months\":{calendar_months},\"files\":["
+        );
         keeper.add(|encoder| encoder.write_all(head.as_bytes()));
         keeper
     }
@@ -137,7 +143,7 @@ impl Keeper {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Dialect, Restless, load, load_and_keep, load_sources, read_trees};
+    use super::super::{Restless, load, load_and_keep, load_sources, read_trees};
     use super::*;
 
     fn unpacked(kept: &Kept) -> Sources {
@@ -172,10 +178,10 @@ mod tests {
         let limit = mapping(vec![("unit", text("hour")), ("requests_per_unit", Tree::Plain("3".into()))]);
         let user = mapping(vec![("key", text("user")), ("value", text("5")), ("rate_limit", limit)]);
         let shop = mapping(vec![("domain", text("shop")), ("descriptors", Tree::List(vec![user]))]);
-        let dialect = Dialect { compatible: true, merge_domains: true };
+        let dialect = Dialect { compatible: true, merge_domains: true, calendar_months: true };
         let first = read_trees([("shop".to_owned(), Ok(shop))], dialect).unwrap();
         let sources = unpacked(&first.kept);
-        assert!(sources.compatible && sources.merge_domains);
+        assert!(sources.compatible && sources.merge_domains && sources.calendar_months);
         let again = load_sources(sources).unwrap();
         assert_eq!(format!("{:?}", first.policies.rules()), format!("{:?}", again.policies.rules()));
         assert_eq!(first.places, again.places);
@@ -183,7 +189,7 @@ mod tests {
 
     #[test]
     fn no_files_are_kept_too_and_too_many_bytes_are_not() {
-        let none = Keeper::new(false, false).finish();
+        let none = Keeper::new(Dialect::default()).finish();
         assert_eq!(load_sources(unpacked(&none)).unwrap().policies.domains().len(), 0);
         // Pseudo-random bytes do not compress.
         let mut state = 1_u64;
@@ -195,7 +201,7 @@ mod tests {
             }
             text
         };
-        let mut keeper = Keeper { bytes_max: 100_000, ..Keeper::new(false, false) };
+        let mut keeper = Keeper { bytes_max: 100_000, ..Keeper::new(Dialect::default()) };
         for file in 0..10 {
             keeper.text("noise.yaml", &noise());
             assert!(keeper.encoder.as_ref().is_none_or(|encoder| encoder.get_ref().len() <= 100_000), "{file}");

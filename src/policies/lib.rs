@@ -131,11 +131,14 @@ pub struct Dialect {
     pub compatible: bool,
     /// The descriptors of several files of one domain are joined. Otherwise the second file is refused.
     pub merge_domains: bool,
+    /// Windows of `unit: month` without `calendar` are months of the calendar in UTC. Otherwise they have 30 days.
+    pub calendar_months: bool,
 }
 
 impl Dialect {
     pub const fn of(policies: &weir_settings::Policies) -> Self {
-        Self { compatible: policies.compatible, merge_domains: policies.merge_domains }
+        let &weir_settings::Policies { compatible, merge_domains, calendar_months, .. } = policies;
+        Self { compatible, merge_domains, calendar_months }
     }
 
     /// The YAML options for a text of this many bytes.
@@ -238,7 +241,7 @@ pub struct LastGood {
 /// # Errors
 /// As [`load`]; also files that keep changing, if the last policies were too large to keep.
 pub fn load_and_keep(source: &Source, dialect: Dialect, restless: &Restless) -> Result<Loaded, Problems> {
-    load_with(source, dialect, Some(Keeper::new(dialect.compatible, dialect.merge_domains)), restless)
+    load_with(source, dialect, Some(Keeper::new(dialect)), restless)
 }
 
 fn load_with(
@@ -638,7 +641,7 @@ pub fn read_trees<'a>(
     dialect: Dialect,
 ) -> Result<Loaded, Problems> {
     let mut reader = Reader::new(dialect, Limits::default());
-    let mut keeper = Keeper::new(dialect.compatible, dialect.merge_domains);
+    let mut keeper = Keeper::new(dialect);
     for (name, tree) in sources {
         let name: Arc<str> = match name.char_indices().nth(NAME_CHARS_MAX) {
             Some((end, _)) => name[..end].into(),
@@ -667,8 +670,8 @@ pub fn read_trees<'a>(
 /// # Errors
 /// All problems of all sources, in order. A server of another version may accept policies that this program refuses.
 pub fn load_sources(sources: Sources) -> Result<Loaded, Problems> {
-    let Sources { compatible, merge_domains, files } = sources;
-    let mut reader = Reader::new(Dialect { compatible, merge_domains }, Limits::default());
+    let Sources { compatible, merge_domains, calendar_months, files } = sources;
+    let mut reader = Reader::new(Dialect { compatible, merge_domains, calendar_months }, Limits::default());
     for kept::File { name, content } in files {
         match content {
             Content::Text(text) => reader.file(name.into(), &text),

@@ -134,9 +134,12 @@ impl FileReader<'_> {
         };
         let (amount, burst, precision, refill, zone) = (amount?, burst?, precision?, refill?, zone?);
 
-        if algorithm == Algorithm::FIXED_WINDOW.name()
-            && [limit::CALENDAR.name, limit::ANCHOR.name].iter().all(|key| self.given(fields, *key).is_none())
-        {
+        let mut anchor = anchor;
+        let is_plain = algorithm == Algorithm::FIXED_WINDOW.name()
+            && [limit::CALENDAR.name, limit::ANCHOR.name].iter().all(|key| self.given(fields, *key).is_none());
+        if is_plain && self.has_calendar_months() && amount.period.unit == Some(Unit::Month) {
+            anchor = Anchor::Calendar(CalendarUnit::Month);
+        } else if is_plain {
             let key = if fields.get(limit::RATE).is_some() { limit::RATE.name } else { limit::UNIT.name };
             let at = fields.get(key).map_or(fields.at, |(at, id)| self.value_position(at, id));
             self.warn_of_no_calendar(at, amount.requests, amount.period);

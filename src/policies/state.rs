@@ -117,6 +117,10 @@ impl<'r> FileReader<'r> {
         self.all.dialect.compatible
     }
 
+    pub(super) fn has_calendar_months(&self) -> bool {
+        self.all.dialect.calendar_months
+    }
+
     /// Whether the policies are a file for weir alone. envoyproxy/ratelimit and control planes write some keys with another intent.
     pub(super) fn is_of_weir(&self) -> bool {
         !self.is_compatible() && self.paths.is_none()

@@ -241,6 +241,8 @@ settings! {
         compatible: bool = "policies.compatible", Kind::Switch, Is("off");
         /// files that name the same domain are joined; off, the second one is an error
         merge_domains: bool = "policies.merge_domains", Kind::Switch, Is("off");
+        /// months without `calendar` are those of the calendar in UTC; off, they have 30 days
+        calendar_months: bool = "policies.calendar_months", Kind::Switch, Is("off");
         /// a wrong file keeps the last policies of its domain only, and other files change; off, of all domains
         isolate: bool = "policies.isolate", Kind::Switch, Is("off");
     }

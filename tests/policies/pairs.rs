@@ -145,7 +145,7 @@ fn a_lease_is_refused_if_the_first_file_of_its_domain_is_independent() {
     let first = "domain: shop\ncharging: independent\ndescriptors: [{key: tenant, rate_limit: 1/s}]\n";
     let second = "domain: shop\ndescriptors: [{key: user, rate_limit: {rate: 10_000/s, lease: 100ms}}]\n";
     let files = [("a.yaml", first), ("b.yaml", second)];
-    let dialect = Dialect { compatible: false, merge_domains: true };
+    let dialect = Dialect { compatible: false, merge_domains: true, ..Dialect::default() };
     let problems = parse_with(&files, dialect).expect_err("a mistake").to_string();
     assert!(problems.contains("b.yaml:2:56: lease in a domain with charging: independent"), "{problems}");
 }

@@ -105,7 +105,9 @@ fn all_recorded_policies_load() {
             let policies = case["policies"].as_object().unwrap();
             let files: Vec<_> = policies.iter().map(|(name, text)| (name.as_str(), text.as_str().unwrap())).collect();
             let merge_domains = case["env"].get("MERGE_DOMAIN_CONFIG").is_some();
-            if let Err(problems) = parse_with(&files, Dialect { compatible: false, merge_domains }) {
+            if let Err(problems) =
+                parse_with(&files, Dialect { compatible: false, merge_domains, ..Dialect::default() })
+            {
                 panic!("{}: {problems}", case["name"]);
             }
             loaded += 1;
@@ -206,7 +208,7 @@ fn permits_need_atomic_charging() {
     let (independent, atomic) = (file("charging: independent", "10/s"), file("charging: atomic", PERMITS));
     let load = |first: &str, second: &str| {
         let files = [("a.yaml", first), ("b.yaml", second)];
-        let loaded = parse_with(&files, Dialect { compatible: false, merge_domains: true });
+        let loaded = parse_with(&files, Dialect { compatible: false, merge_domains: true, ..Dialect::default() });
         loaded.map(|loaded| loaded.policies.domain("d").unwrap().mode).map_err(|problems| problems.to_string())
     };
     assert_eq!(load(&atomic, &rate), Ok(Some(Mode::Atomic)));
@@ -361,7 +363,7 @@ fn lengths_are_accepted_to_their_bound() {
          p.yaml:2:21: key has 4097 bytes: at most 4096\n\
          p.yaml:2:4127: value has 4097 bytes: at most 4096"
     );
-    let compatible = Dialect { compatible: true, merge_domains: false };
+    let compatible = Dialect { compatible: true, merge_domains: false, ..Dialect::default() };
     let longer = text(bounds.0 + 1, bounds.1 + 1, bounds.2 + 1);
     assert!(parse_with(&[("p.yaml", &longer)], compatible).is_ok());
     let nested = |levels: usize| {
@@ -508,7 +510,7 @@ fn a_key_has_so_many_wildcards_and_regular_expressions() {
     assert_eq!(told(&patterns(PATTERNS_MAX + 1), Dialect::default()), expected);
     assert_eq!(told(&format!("{full}- {{key: a, regex: x}}\n"), Dialect::default()), expected);
     // A compatible reading has the bound where a regular expression is among them.
-    let compatible = Dialect { compatible: true, merge_domains: false };
+    let compatible = Dialect { compatible: true, merge_domains: false, ..Dialect::default() };
     assert_eq!(told(&format!("{full}- {{key: a, regex: x}}\n"), compatible), expected);
     let warnings = |text: &str| {
         let loaded = parse_with(&[("p.yaml", text)], compatible).expect("wildcards only");
@@ -534,7 +536,9 @@ fn a_key_has_so_many_wildcards_and_regular_expressions() {
 fn wildcards_that_cost_a_value_too_much_are_refused_with_their_place() {
     let refused = |lines: &str| {
         let text = format!("domain: d\ndescriptors:\n- {{key: a, value: v}}\n- key: b\n  descriptors:\n{lines}");
-        parse_with(&[("p.yaml", &text)], Dialect { compatible: true, merge_domains: false }).unwrap_err().to_string()
+        parse_with(&[("p.yaml", &text)], Dialect { compatible: true, merge_domains: false, ..Dialect::default() })
+            .unwrap_err()
+            .to_string()
     };
     let many = |form: fn(usize) -> String, count: usize| (0..count).map(form).collect::<String>();
     let values = many(|i| format!("  - {{key: a, value: '*a{i}*b*'}}\n"), STEPS_MAX / 2);
@@ -563,7 +567,7 @@ fn rules_load_without_comparing_all_to_all() {
         }
         let started = std::time::Instant::now();
         // Only a compatible reading takes so many wildcards of one key.
-        let compatible = Dialect { compatible: true, merge_domains: false };
+        let compatible = Dialect { compatible: true, merge_domains: false, ..Dialect::default() };
         let mut loaded = parse_with(&[("p.yaml", &text)], compatible).unwrap();
         assert_eq!(loaded.policies.rules().len(), rules);
         check_warnings(&mut loaded);

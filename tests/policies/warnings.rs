@@ -328,7 +328,8 @@ fn a_leaky_bucket_is_a_warning_for_settings_without_the_header_of_its_delay() {
     };
     let allowed = text("allow_warnings: {no_delay_header: the caller waits}, ");
     let found = |text: &str, delay_header, compatible| {
-        let mut loaded = parse_with(&[("p", text)], Dialect { compatible, merge_domains: false }).unwrap();
+        let mut loaded =
+            parse_with(&[("p", text)], Dialect { compatible, merge_domains: false, ..Dialect::default() }).unwrap();
         check_warnings_with(&mut loaded, delay_header);
         shown(&loaded)
     };
@@ -355,7 +356,9 @@ fn a_leaky_bucket_is_a_warning_for_settings_without_the_header_of_its_delay() {
 #[test]
 fn files_of_envoyproxy_ratelimit_have_only_the_warnings_of_all_files() {
     let found = |text: &str| {
-        let mut loaded = parse_with(&[("p", text)], Dialect { compatible: true, merge_domains: false }).unwrap();
+        let mut loaded =
+            parse_with(&[("p", text)], Dialect { compatible: true, merge_domains: false, ..Dialect::default() })
+                .unwrap();
         check_warnings(&mut loaded);
         shown(&loaded).into_iter().map(|text| text.rsplit_once('[').unwrap().1.to_owned()).collect::<Vec<_>>()
     };
@@ -453,7 +456,9 @@ fn a_reason_is_demanded_and_unknown_warnings_are_refused_with_a_suggestion() {
 fn policies_as_envoyproxy_ratelimit_reads_them_have_keys_that_are_patterns() {
     let of = |descriptors: &str| {
         let text = format!("domain: d\ndescriptors:\n{descriptors}");
-        let mut loaded = parse_with(&[("p", &text)], Dialect { compatible: true, merge_domains: false }).unwrap();
+        let mut loaded =
+            parse_with(&[("p", &text)], Dialect { compatible: true, merge_domains: false, ..Dialect::default() })
+                .unwrap();
         check_warnings(&mut loaded);
         shown(&loaded)
     };
@@ -614,7 +619,8 @@ fn the_recorded_policies_have_the_mistakes_that_they_show() {
             let policies = case["policies"].as_object().unwrap();
             let files: Vec<_> = policies.iter().map(|(name, text)| (name.as_str(), text.as_str().unwrap())).collect();
             let merge_domains = case["env"].get("MERGE_DOMAIN_CONFIG").is_some();
-            let mut loaded = parse_with(&files, Dialect { compatible: true, merge_domains }).unwrap();
+            let mut loaded =
+                parse_with(&files, Dialect { compatible: true, merge_domains, ..Dialect::default() }).unwrap();
             let before = loaded.warnings.count();
             check_warnings(&mut loaded);
             let added = loaded.warnings.list()[before..].iter().filter(|warning| warning.code != Code::NoReason);

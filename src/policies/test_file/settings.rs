@@ -17,6 +17,7 @@ pub const NAMES: [&str; 23] = [
     "quota_mode",
     "policies.compatible",
     "policies.merge_domains",
+    "policies.calendar_months",
     "response.dynamic_metadata",
     "response.delay_header",
     "response.limit_metadata",

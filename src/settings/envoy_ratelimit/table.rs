@@ -312,6 +312,8 @@ variables! {
     RESPONSE_DYNAMIC_METADATA: Bool = "false", Is("response.limit_metadata", Form::Switch);
     /// Files of one domain are merged. Without it a second file of a domain is refused.
     MERGE_DOMAIN_CONFIG: Bool = "false", Is("policies.merge_domains", Form::Switch);
+    /// `unit: month` in policies is a month of the calendar in UTC. A month in the limit of a request has 30 days.
+    USE_CALENDAR_MONTH_RATE_LIMIT: Bool = "false", Is("policies.calendar_months", Form::Switch);
     /// Whether the spans of decisions go to a collector by OTLP. OTEL_SDK_DISABLED=true turns them off.
     TRACING_ENABLED: Bool = "false", Part(&["tracing.exporter"]);
     /// service.name of all spans. Unset, OTEL_SERVICE_NAME counts, then the default.

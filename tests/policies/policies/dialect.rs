@@ -3,15 +3,15 @@
 
 use std::fs;
 
-use weir_engine::Role;
 use weir_engine::metadata::Value;
+use weir_engine::{Algorithm, Anchor, CalendarUnit, Role};
 use weir_policies::{Code, Dialect, Loaded, WARNINGS_MAX, load_dir_with, parse, parse_with};
 use weir_rls::rlconfig;
 
 use super::{cases, compare, directory, good, good_texts, rule};
 
-const COMPATIBLE: Dialect = Dialect { compatible: true, merge_domains: false };
-const MERGING: Dialect = Dialect { compatible: false, merge_domains: true };
+const COMPATIBLE: Dialect = Dialect { compatible: true, merge_domains: false, calendar_months: false };
+const MERGING: Dialect = Dialect { compatible: false, merge_domains: true, calendar_months: false };
 
 fn loaded(name: &str, text: &str, reading: Dialect) -> Loaded {
     parse_with(&[(name, text)], reading).unwrap_or_else(|problems| panic!("{problems}"))
@@ -34,6 +34,30 @@ fn good_files_load_and_have_no_warnings() {
             // A file with the most sub-buckets that a limit may have is right and heavy.
             assert!(warnings.list().iter().all(|warning| warning.code == Code::Heavy), "{warnings}");
         }
+    }
+}
+
+/// `USE_CALENDAR_MONTH_RATE_LIMIT`: a month was 30 days since 1970, so it ended at any day.
+#[test]
+fn envoyproxy_ratelimit_1206_a_month_is_one_of_the_calendar() {
+    let text = "domain: shop\ndescriptors:\n\
+                - {key: month, rate_limit: {unit: month, requests_per_unit: 5}}\n\
+                - {key: year, rate_limit: {unit: year, requests_per_unit: 5}}\n\
+                - {key: days, rate_limit: {unit: month, requests_per_unit: 5, calendar: false}}\n\
+                - {key: first, rate_limit: {unit: month, requests_per_unit: 5, anchor: first_hit}}\n\
+                - {key: other, rate_limit: {unit: month, requests_per_unit: 5, algorithm: gcra}}\n";
+    for calendar_months in [true, false] {
+        let reading = Dialect { calendar_months, ..COMPATIBLE };
+        let loaded = loaded("p.yaml", text, reading);
+        let follow = |key: &str| {
+            let anchor = Anchor::Calendar(CalendarUnit::Month);
+            rule(&loaded, "shop", &[(key, "x")]).unwrap().spec.limits[0].algorithm()
+                == Algorithm::FixedWindow { anchor }
+        };
+        assert_eq!(
+            ["month", "year", "days", "first", "other"].map(follow),
+            [calendar_months, false, false, false, false]
+        );
     }
 }
 
