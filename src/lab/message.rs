@@ -13,6 +13,13 @@ pub(crate) fn message(domain: &str, descriptors: &[Descriptor], hits: Option<u32
     }
 }
 
+/// Sets the hits that each descriptor of a settle has used.
+pub(crate) fn set_used(settle: &mut RateLimitRequest, used: u32) {
+    for descriptor in &mut settle.descriptors {
+        descriptor.hits_addend = Some(u64::from(used).into());
+    }
+}
+
 fn of_descriptor(descriptor: &Descriptor) -> RateLimitDescriptor {
     let entry =
         |(key, value): &(String, String)| rate_limit_descriptor::Entry { key: key.clone(), value: value.clone() };

@@ -175,7 +175,7 @@ pub(crate) fn go_on(world: &World, now: Micros, settling: impl Fn(bool)) {
 pub(crate) fn decide_lasting(world: &World, request: &Request, query: &Query<'_>) -> Result<Answer, Undecided> {
     let answer = world.decide_now(query);
     if let (Some(lasts), Ok(answer)) = (request.lasts, &answer) {
-        world.begin(request.time.saturating_add(lasts), &request.message, answer.holds.clone());
+        world.begin(request.time.saturating_add(lasts), &request.message, request.used, answer.holds.clone());
     }
     answer
 }

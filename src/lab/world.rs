@@ -169,9 +169,9 @@ impl World {
         Ok(())
     }
 
-    /// Notes that an admitted request ends at this time. Then it settles its holds.
-    pub fn begin(&self, ends: Micros, message: &RateLimitRequest, holds: Vec<HeldCharge>) {
-        self.in_flight.borrow_mut().begin(ends, message, holds);
+    /// Notes that an admitted request ends at this time. Then it settles its holds, with its own hits unless it has `used` others.
+    pub fn begin(&self, ends: Micros, message: &RateLimitRequest, used: Option<u32>, holds: Vec<HeldCharge>) {
+        self.in_flight.borrow_mut().begin(ends, message, used, holds);
     }
 
     pub fn limiter(&self) -> &Limiter {

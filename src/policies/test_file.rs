@@ -118,8 +118,12 @@ pub struct Ask {
     pub every: Micros,
     /// After how many microseconds an admitted request settles its holds. None: never.
     pub lasts: Option<Micros>,
-    /// The hits that it has used by then. None: the request's own hits.
+    /// The hits that it has used when it settles. None: the request's own hits.
     pub used: Option<u32>,
+    /// The name of its receipt.
+    pub receipt: Option<String>,
+    /// The name of the receipt that it settles, or `none` for a caller without a receipt.
+    pub settle: Option<String>,
     pub expect: Expect,
 }
 

@@ -71,6 +71,8 @@ pub struct Source {
     /// After how many microseconds an admitted request settles its holds: uniformly distributed between these two.
     /// None: never.
     pub lasts: Option<(Micros, Micros)>,
+    /// The hits of each descriptor that it has used when it settles: uniformly distributed between these two. None: its own.
+    pub used: Option<(u32, u32)>,
     /// When it begins, after the start of the traffic.
     pub from: Micros,
     /// When it ends, after the start of the traffic.

@@ -39,6 +39,8 @@ pub struct Request {
     pub time: Micros,
     /// How long it lasts if it is admitted, until it settles its holds, in microseconds. None: it never settles.
     pub lasts: Option<Micros>,
+    /// The hits of each descriptor that it has used when it settles. None: its own hits.
+    pub used: Option<u32>,
     pub message: RateLimitRequest,
     /// Whether values of the form of hidden ones are hidden.
     pub hides_values: bool,

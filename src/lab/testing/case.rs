@@ -1,6 +1,6 @@
 //! One case, step by step.
 
-use std::borrow::Cow;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use tokio::runtime::Runtime;
 use weir_engine::descriptor::spell_entries;
 use weir_engine::words::counted;
 use weir_engine::{Entry, Micros};
-use weir_limiter::{Answer, Query, Undecided};
+use weir_limiter::{Answer, HeldCharge, Query, Undecided};
 use weir_policies::test_file::{Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict};
 use weir_policies::{Dialect, GivenRows, Problems};
 use weir_rls::convert::{self, Bounds, Extras};
-use weir_rls::proto::RateLimitRequest;
+use weir_rls::proto::{RateLimitRequest, rate_limit_descriptor};
 use weir_rls::request::Request;
 use weir_rls::{configured, receipts};
 use weir_store::StoreError;
@@ -25,7 +25,7 @@ use super::coverage::{Load, Loads};
 use super::unmet::Unmet;
 use super::world::{RowsNotSet, World};
 use super::{Difference, FAILURES_MAX, Failure, name_of};
-use crate::message::message;
+use crate::message::{message, set_used};
 use crate::world::RedisPart;
 
 pub(super) enum CaseEnd {
@@ -61,7 +61,8 @@ pub(super) fn run(
     let world = World::new(runtime, redis, load, &case.settings);
     let bounds = configured::bounds(&case.settings.limits);
     let extras = configured::extras(&case.settings.response);
-    let mut running = Running { file, case, world, bounds, extras, failures: Vec::new(), more: 0, unmet };
+    let (receipts, failures) = (HashMap::new(), Vec::new());
+    let mut running = Running { file, case, world, bounds, extras, receipts, failures, more: 0, unmet };
     let ended = running.steps(loads);
     // Also after a failure, so nothing remains in Redis.
     let cleaned = if is_in_redis { running.world.clear().map_err(Trouble::Store) } else { Ok(()) };
@@ -85,6 +86,8 @@ struct Running<'a> {
     world: World<'a>,
     bounds: Bounds,
     extras: Extras,
+    /// The texts of receipts by their names in the case.
+    receipts: HashMap<String, String>,
     failures: Vec<Failure>,
     more: usize,
     unmet: &'a mut Unmet,
@@ -158,21 +161,23 @@ impl Running<'_> {
     fn ask(&mut self, step: &Step, ask: &Ask) -> Result<(), Trouble> {
         let mut failure: Option<Failure> = None;
         let (mut passed, mut denied) = (0_u64, 0_u64);
-        let first = request(ask, 1);
+        let first = self.request(ask, 1);
+        if let Some(name) = &ask.receipt {
+            self.receipts.remove(name);
+        }
         let mut sent = 0_u64;
         let mut may_be_unmet = ask.expect.holds_without_rule();
         for round in 0..ask.rounds {
             let now = step.now + round * ask.every;
             self.world.go_on(now).map_err(Trouble::Store)?;
             for caller in 1..=ask.callers {
-                let own = (ask.callers > 1).then(|| request(ask, caller));
+                let own = (ask.callers > 1).then(|| self.request(ask, caller));
                 let request = own.as_ref().unwrap_or(&first);
                 for _ in 0..ask.times {
                     sent += 1;
                     let mut got = self.send(request)?;
-                    if let (Some(lasts), RequestResult::Answer { answer, .. }) = (ask.lasts, &mut got) {
-                        let ending = with_used(request, ask.used);
-                        self.world.begin(now + lasts, &ending, std::mem::take(&mut answer.holds));
+                    if let RequestResult::Answer { answer, .. } = &mut got {
+                        self.keep(ask, request, now, std::mem::take(&mut answer.holds));
                     }
                     may_be_unmet &= got.meets_no_rule(ask);
                     match got.verdict() {
@@ -197,16 +202,42 @@ impl Running<'_> {
         }
         failure.into_iter().for_each(|failure| self.fail(failure));
         if may_be_unmet && sent > 0 {
-            let first = if ask.callers > 1 { request(ask, 1) } else { first };
             let step_text = described(ask, &first, 1, step.now);
             self.unmet.add(step.position, step_text, &first, &self.world.load);
         }
-        let differences = count(&ask.expect, passed, denied);
+        let mut differences = count(&ask.expect, passed, denied);
+        if ask.receipt.as_ref().is_some_and(|name| !self.receipts.contains_key(name)) {
+            differences.push(difference(step.position, "receipt", "a receipt", "no hold".to_owned()));
+        }
         if !differences.is_empty() {
             let text = format!("{} from {}", counted(ask.requests(), "request"), instant_text(step.now));
             self.fail(Failure { position: step.position, step: text, decided_by: None, differences, more: 0 });
         }
         Ok(())
+    }
+
+    /// The request of a caller, with the receipt that it settles.
+    fn request(&self, ask: &Ask, caller: u32) -> RateLimitRequest {
+        let mut message = request(ask, caller);
+        let Some(settled) = &ask.settle else { return message };
+        if let Some(used) = ask.used {
+            set_used(&mut message, used);
+        }
+        let key = self.case.settings.holds.receipt_key.clone();
+        let value = self.receipts.get(settled).map_or(receipts::NONE, |receipt| receipt).to_owned();
+        let entry = rate_limit_descriptor::Entry { key, value };
+        message.descriptors.iter_mut().for_each(|descriptor| descriptor.entries.push(entry.clone()));
+        message
+    }
+
+    /// Keeps the receipt of an admitted request, and notes when it settles.
+    fn keep(&mut self, ask: &Ask, request: &RateLimitRequest, now: Micros, holds: Vec<HeldCharge>) {
+        if let Some(name) = ask.receipt.clone().filter(|_| !holds.is_empty()) {
+            self.receipts.insert(name, receipts::text(&holds));
+        }
+        if let Some(lasts) = ask.lasts {
+            self.world.begin(now + lasts, request, ask.used, holds);
+        }
     }
 
     /// Sends one request as if it came from the network.
@@ -258,17 +289,21 @@ fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
     message
 }
 
-/// A request in words: its descriptors, its number in the step, and its time.
+/// A request in words: its descriptors, what it settles, its number in the step, and its time.
 fn described(ask: &Ask, request: &RateLimitRequest, sent: u64, now: Micros) -> String {
+    // The text of a receipt is the last entry.
+    let receipts = usize::from(ask.settle.is_some());
     let descriptors = request.descriptors.iter().map(|descriptor| {
-        spell_entries(descriptor.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }))
+        let entries = descriptor.entries.iter().take(descriptor.entries.len() - receipts);
+        spell_entries(entries.map(|entry| Entry { key: &entry.key, value: &entry.value }))
     });
     let named = |text: String| if text.is_empty() { "(no entries)".to_owned() } else { text };
     let descriptors: Vec<String> = descriptors.map(named).collect();
     let asked = if descriptors.is_empty() { "no descriptor".to_owned() } else { descriptors.join(" ") };
     let all = ask.requests();
     let which = if all > 1 { format!(", request {sent} of {all}") } else { String::new() };
-    format!("ask {asked} in {:?}{which}, at {}", request.domain, instant_text(now))
+    let settle = ask.settle.as_ref().map(|settled| format!(", settle {settled}")).unwrap_or_default();
+    format!("ask {asked} in {:?}{settle}{which}, at {}", request.domain, instant_text(now))
 }
 
 pub(super) fn difference(position: Position, what: &str, expected: &str, got: String) -> Difference {
@@ -279,14 +314,4 @@ pub(super) fn difference(position: Position, what: &str, expected: &str, got: St
 fn not_valid(file: &TestFile, at: Position, policies: &Policies, problems: &Problems) -> String {
     let (name, Position { line, column }) = (name_of(policies, file), at);
     format!("{}:{line}:{column}: the policies at {name} are not valid:\n{problems}", file.name)
-}
-
-/// The request, with its used hits in place of its own.
-fn with_used(request: &RateLimitRequest, used: Option<u32>) -> Cow<'_, RateLimitRequest> {
-    let Some(used) = used else { return Cow::Borrowed(request) };
-    let mut request = request.clone();
-    for descriptor in &mut request.descriptors {
-        descriptor.hits_addend = Some(u64::from(used).into());
-    }
-    Cow::Owned(request)
 }

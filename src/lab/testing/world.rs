@@ -88,8 +88,8 @@ impl<'r> World<'r> {
     }
 
     /// Notes that an admitted request ends at this time.
-    pub(super) fn begin(&self, ends: Micros, message: &RateLimitRequest, holds: Vec<HeldCharge>) {
-        self.world.begin(ends, message, holds);
+    pub(super) fn begin(&self, ends: Micros, message: &RateLimitRequest, used: Option<u32>, holds: Vec<HeldCharge>) {
+        self.world.begin(ends, message, used, holds);
     }
 
     /// Whether a domain has holds.

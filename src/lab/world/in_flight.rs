@@ -1,6 +1,6 @@
 //! Requests with a duration: each one that was admitted with holds settles them when it ends. [hd-5]
 //!
-//! The used hits equal the held hits, and a permit is released. Not here: how long a request lasts.
+//! A permit is released. Not here: how long a request lasts, and how many hits it uses.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,8 @@ use weir_limiter::{HeldCharge, Query, Settle};
 use weir_rls::convert::{self, Bounds};
 use weir_rls::proto::RateLimitRequest;
 use weir_rls::request::Request as View;
+
+use crate::message::set_used;
 
 /// Requests in flight, in the order in which they end.
 #[derive(Default)]
@@ -24,12 +26,24 @@ pub(super) struct Ending {
 }
 
 impl InFlight {
-    /// Adds an admitted request. Without holds there is nothing to do at its end.
-    pub(super) fn begin(&mut self, ends: Micros, message: &RateLimitRequest, holds: Vec<HeldCharge>) {
-        if !holds.is_empty() {
-            self.ends.insert((ends, self.begun), Ending { message: message.clone(), holds });
-            self.begun += 1;
+    /// Adds an admitted request, and the hits that each of its descriptors uses; by default its own. Without holds there is
+    /// nothing to do at its end.
+    pub(super) fn begin(
+        &mut self,
+        ends: Micros,
+        message: &RateLimitRequest,
+        used: Option<u32>,
+        holds: Vec<HeldCharge>,
+    ) {
+        if holds.is_empty() {
+            return;
         }
+        let mut message = message.clone();
+        if let Some(used) = used {
+            set_used(&mut message, used);
+        }
+        self.ends.insert((ends, self.begun), Ending { message, holds });
+        self.begun += 1;
     }
 
     pub(super) fn next_ended(&mut self, now: Micros) -> Option<(Micros, Ending)> {

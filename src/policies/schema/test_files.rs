@@ -40,7 +40,7 @@ fn policies() -> Value {
     )
 }
 
-fn range() -> Value {
+pub(super) fn range() -> Value {
     let pattern = "^(((<=|>=) *)?[0-9_]+|[0-9_]+ *\\.\\. *[0-9_]+)$";
     json!({ "anyOf": [
         { "type": "integer", "minimum": 0 },

@@ -1,6 +1,6 @@
 //! The cases of a file of tests.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use weir_text::yaml::{NodeId, Value};
 
 use super::keys::{case, file};
 use super::settings::Given;
-use super::step::Clock;
+use super::step::Reached;
 use super::{ASKS_MAX, CASES_MAX, Case, GivenRows, Policies, Position, ROWS_MAX, STEPS_MAX};
 use crate::VALUE_BYTES_MAX;
 use crate::fields::{Fields, Read};
@@ -87,23 +87,23 @@ impl FileReader<'_> {
             Err(reported) => Err(reported),
         };
         let rows = self.given_rows(&fields, defaults.directory, ROWS_MAX);
-        let clock = self.clock_of(&fields);
+        let reached = self.start_of(&fields);
         let items = self.read(&fields, case::STEPS)?.unwrap_or_default();
         if items.len() > STEPS_MAX {
             let message = format!("{} steps: at most {STEPS_MAX} in one case", items.len());
             return Err(self.report_value(&fields, case::STEPS, message));
         }
-        let mut clock = clock?;
+        let mut reached = reached?;
         let domain = domain.or_else(|| defaults.domain.clone());
         let mut steps = Vec::with_capacity(items.len());
         let mut failed = false;
         for item in items {
-            match self.step(item, defaults.directory, domain.as_deref(), &mut clock) {
+            match self.step(item, defaults.directory, domain.as_deref(), &mut reached) {
                 Ok(step) => steps.push(step),
                 Err(Reported) => failed = true,
             }
         }
-        let asks = clock.asks;
+        let asks = reached.asks;
         let has_steps = fields.get(case::STEPS).is_some() || fields.lacks(case::STEPS);
         // Misspelled steps were reported before.
         if asks == 0 && !failed && !has_steps {
@@ -123,9 +123,9 @@ impl FileReader<'_> {
         })
     }
 
-    fn clock_of(&mut self, fields: &Fields) -> Result<Clock, Reported> {
+    fn start_of(&mut self, fields: &Fields) -> Result<Reached, Reported> {
         let start = self.read(fields, case::AT)?;
-        Ok(Clock { now: start.unwrap_or(super::START_US), asks: 0 })
+        Ok(Reached { now: start.unwrap_or(super::START_US), asks: 0, receipts: BTreeSet::new() })
     }
 
     /// A domain. It may be empty, so a test can expect the error for an empty domain.

@@ -103,8 +103,13 @@ mapping! {
         /// how long an admitted request takes: then it settles its [holds and permits](semantics.md#holds-hd), with its hits
         /// as what was used
         LASTS: Option<Micros> = "lasts", LENGTH, "it never settles", "{ask: user=ann, lasts: 5s}";
-        /// the hits of each descriptor that it has used when it settles; beside `lasts`
+        /// the hits of each descriptor that it has used when it settles; beside `lasts` or `settle`
         USED: Option<u32> = "used", NUMBER, "its own hits", "{ask: user=ann, hits: 2000, lasts: 5s, used: 37}";
+        /// a name for its receipt, for [`settle`](#receipts); of several requests, that of the last admitted one
+        RECEIPT: Option<String> = "receipt", short_text(|| bounded_text(1, NAME_BYTES_MAX)), "none",
+            "{ask: user=ann, hits: 2000, receipt: first}";
+        /// the name of a receipt that it [settles](#receipts), or `none` for a caller without a receipt
+        SETTLE: Option<String> = "settle", short_text(|| bounded_text(1, NAME_BYTES_MAX)), "none", "{ask: user=ann, settle: none, used: 37}";
         /// what the answers must be, see [expectations](#expectations); `refused` after a `swap`
         EXPECT: Node = "expect", node(expect), "anything", "{ask: user=ann, expect: ok}";
         /// a length of time that passes

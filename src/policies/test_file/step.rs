@@ -1,13 +1,14 @@
 //! The steps of a case, with their times.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use weir_engine::Micros;
-use weir_text::INSTANT_US_MAX;
 use weir_text::yaml::{NodeId, Value};
+use weir_text::{INSTANT_US_MAX, nearest, quoted};
 
 use super::keys::{STATE, step};
-use super::values::micros;
+use super::values::{NONE, micros};
 use super::{Action, Ask, Expect, ROWS_MAX, StateOnSwap, Step};
 use crate::fields::{Fields, Read};
 use crate::state::{FileReader, Reported};
@@ -19,10 +20,12 @@ pub const CALLER: &str = "<n>";
 pub(crate) const ACTIONS: [&str; 5] =
     [step::ASK.name, step::WAIT.name, step::AT.name, step::SWAP.name, step::ROWS.name];
 
-pub(super) struct Clock {
+/// What the steps of a case have reached so far.
+pub(super) struct Reached {
     pub(super) now: Micros,
-    /// The requests so far.
     pub(super) asks: u64,
+    /// The names of receipts.
+    pub(super) receipts: BTreeSet<String>,
 }
 
 impl FileReader<'_> {
@@ -31,7 +34,7 @@ impl FileReader<'_> {
         id: NodeId,
         directory: &Path,
         domain: Option<&str>,
-        clock: &mut Clock,
+        reached: &mut Reached,
     ) -> Result<Step, Reported> {
         let fields = self.fields(id, &step::KIND)?;
         let named: Vec<&'static str> = ACTIONS.into_iter().filter(|key| fields.get(*key).is_some()).collect();
@@ -43,16 +46,16 @@ impl FileReader<'_> {
             _ => return Err(self.report(fields.at, format!("{} are steps of their own", named.join(" and ")))),
         };
         self.refuse_others(&fields, action)?;
-        let now = clock.now;
+        let now = reached.now;
         let action = match action {
-            _ if action == step::ASK.name => Action::Ask(Box::new(self.ask(&fields, domain, clock)?)),
+            _ if action == step::ASK.name => Action::Ask(Box::new(self.ask(&fields, domain, reached)?)),
             _ if action == step::SWAP.name => self.swap(&fields, directory)?,
             _ if action == step::ROWS.name => match self.given_rows(&fields, directory, ROWS_MAX)? {
                 Some(rows) => Action::Rows(rows),
                 None => return Err(self.report_value(&fields, step::ROWS, "rows without a path and lines".to_owned())),
             },
             wait_or_at => {
-                self.advance(&fields, wait_or_at, clock)?;
+                self.advance(&fields, wait_or_at, reached)?;
                 Action::Wait
             }
         };
@@ -77,7 +80,7 @@ impl FileReader<'_> {
         result
     }
 
-    fn ask(&mut self, fields: &Fields, domain: Option<&str>, clock: &mut Clock) -> Result<Ask, Reported> {
+    fn ask(&mut self, fields: &Fields, domain: Option<&str>, reached: &mut Reached) -> Result<Ask, Reported> {
         let asked = self.asked(fields);
         let own_domain = self.default_domain(fields);
         let callers = self.read(fields, step::CALLERS);
@@ -85,6 +88,8 @@ impl FileReader<'_> {
         let rounds = self.rounds(fields);
         let lasts = self.read(fields, step::LASTS);
         let used = self.used(fields);
+        let settle = self.settle(fields, &reached.receipts);
+        let receipt = self.receipt(fields, &mut reached.receipts);
         let (descriptors, hits) = asked?;
         let expect = self.expect(fields, descriptors.len());
         let Some(domain) = own_domain.or_else(|| domain.map(str::to_owned)) else {
@@ -93,18 +98,46 @@ impl FileReader<'_> {
         };
         let (rounds, every) = rounds?;
         let (callers, times, lasts, used, expect) = (callers?, times?, lasts?, used?, expect?);
-        let ask = Ask { domain, descriptors, hits, callers, times, rounds, every, lasts, used, expect };
-        clock.asks = clock.asks.saturating_add(ask.requests());
-        self.move_to(fields.at, clock, clock.now.saturating_add(every.saturating_mul(rounds)))?;
+        let (receipt, settle) = (receipt?, settle?);
+        let ask =
+            Ask { domain, descriptors, hits, callers, times, rounds, every, lasts, used, receipt, settle, expect };
+        reached.asks = reached.asks.saturating_add(ask.requests());
+        self.move_to(fields.at, reached, reached.now.saturating_add(every.saturating_mul(rounds)))?;
         Ok(ask)
     }
 
     /// The hits that a request has used when it ends.
     fn used(&mut self, fields: &Fields) -> Read<u32> {
-        if let Some(at) = fields.key_at(step::USED).filter(|_| fields.lacks(step::LASTS)) {
-            return Err(self.report(at, "used needs lasts: when the request ends, and settles"));
+        let never_settles = fields.lacks(step::LASTS) && fields.lacks(step::SETTLE);
+        if let Some(at) = fields.key_at(step::USED).filter(|_| never_settles) {
+            return Err(self.report(at, "used needs lasts: when the request ends, and settles; or settle"));
         }
         self.read(fields, step::USED)
+    }
+
+    /// The name of the receipt that a request settles.
+    fn settle(&mut self, fields: &Fields, receipts: &BTreeSet<String>) -> Read<String> {
+        let Some(name) = self.read(fields, step::SETTLE)? else { return Ok(None) };
+        if let Some(at) = fields.key_at(step::LASTS) {
+            return Err(self.report(at, "lasts beside settle: a request that settles holds nothing"));
+        }
+        if name == NONE || receipts.contains(&name) {
+            return Ok(Some(name));
+        }
+        let meant = nearest(&name, receipts.iter().map(String::as_str));
+        let meant = meant.map_or_else(String::new, |meant| format!(", did you mean {meant:?}?"));
+        let message = format!("no step before has the receipt {}{meant}", quoted(&name));
+        Err(self.report_value(fields, step::SETTLE, message))
+    }
+
+    /// The name for the receipt of a request. A step after it can settle it.
+    fn receipt(&mut self, fields: &Fields, receipts: &mut BTreeSet<String>) -> Read<String> {
+        let name = self.read(fields, step::RECEIPT)?;
+        if name.as_deref() == Some(NONE) {
+            return Err(self.report_value(fields, step::RECEIPT, "none is the word for no receipt".to_owned()));
+        }
+        receipts.extend(name.clone());
+        Ok(name)
     }
 
     /// A number of repetitions, from 1.
@@ -137,26 +170,26 @@ impl FileReader<'_> {
         }
     }
 
-    fn advance(&mut self, fields: &Fields, key: &'static str, clock: &mut Clock) -> Result<(), Reported> {
+    fn advance(&mut self, fields: &Fields, key: &'static str, reached: &mut Reached) -> Result<(), Reported> {
         let at = fields.key_at(key).unwrap_or(fields.at);
         let to = if key == step::WAIT.name {
-            self.length(fields, key)?.map(|length| clock.now.saturating_add(length))
+            self.length(fields, key)?.map(|length| reached.now.saturating_add(length))
         } else {
             self.instant(fields, key)?
         };
         let Some(to) = to else { return Err(self.report(at, format!("{key} has no value"))) };
-        if to < clock.now {
+        if to < reached.now {
             let message = "this instant is past: the clock of a case only goes on".to_owned();
             return Err(self.report_value(fields, key, message));
         }
-        self.move_to(at, clock, to)
+        self.move_to(at, reached, to)
     }
 
-    fn move_to(&mut self, at: Position, clock: &mut Clock, to: Micros) -> Result<(), Reported> {
+    fn move_to(&mut self, at: Position, reached: &mut Reached, to: Micros) -> Result<(), Reported> {
         if to > INSTANT_US_MAX {
             return Err(self.report(at, "the case goes on past the year 2100"));
         }
-        clock.now = to;
+        reached.now = to;
         Ok(())
     }
 

@@ -50,7 +50,7 @@ impl Range {
         Ok(Self { min: exact, max: exact })
     }
 
-    pub(super) fn of_numbers(text: &str) -> Result<Self, String> {
+    pub(crate) fn of_numbers(text: &str) -> Result<Self, String> {
         Self::parse(text, |number| {
             let digits: String = number.split('_').collect();
             let is_whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -77,7 +77,7 @@ pub(super) fn micros(text: &str) -> Result<Micros, String> {
     u64::try_from(length.as_micros()).map_err(|_| format!("{} is too long", spell(length)))
 }
 
-/// The word for an absent header, rule or wait.
+/// The word for an absent header, receipt, rule or wait.
 pub(super) const NONE: &str = "none";
 
 /// Reads the hits and the window of a limit, `3/minute`, or `3 in flight`.

@@ -69,10 +69,15 @@ mapping! {
         /// the requests of a burst
         BURST: Option<u32> = "burst", NUMBER, "none", "{ask: user=ann, rate: 1/s, arrivals: bursts, burst: 20}";
         /// how long an admitted request takes, or the shortest and the longest time, all between equally likely: then it
-        /// settles its [holds and permits](semantics.md#holds-hd), with what was held as what was used
+        /// settles its [holds and permits](semantics.md#holds-hd)
         LASTS: Option<Spread> = "lasts", form(spread, |reader, fields, key| {
             reader.parsed(fields, key, NAME_BYTES_MAX, spread_of)
         }), "it never settles", "{ask: user=ann, rate: 1/s, lasts: 1s..10s}";
+        /// the hits of each descriptor that it has used when it settles, or the fewest and the most, all between equally
+        /// likely; beside `lasts`
+        USED: Option<(u32, u32)> = "used", form(|| reference("range"), |reader, fields, key| {
+            reader.parsed(fields, key, NAME_BYTES_MAX, used)
+        }), "its own hits", "{ask: user=ann, hits: 2000, rate: 1/s, lasts: 5s, used: 10..500}";
         /// when it begins and ends, after the start
         FROM: Option<Micros> = "from", LENGTH, "all of `duration`", "{ask: user=ann, rate: 1/s, from: 5m}";
         /// when it begins and ends, after the start
@@ -98,6 +103,13 @@ fn spread_of(text: &str) -> Result<Spread, String> {
     } else {
         Ok((lasts.min, lasts.max))
     }
+}
+
+/// How many hits requests use: the minimum and the maximum.
+fn used(text: &str) -> Result<(u32, u32), String> {
+    let Range { min, max } = Range::of_numbers(text)?;
+    let hits = u32::try_from(min).ok().zip(u32::try_from(max).ok());
+    hits.ok_or_else(|| format!("write 37 or 10..500, at most {}", u32::MAX))
 }
 
 mapping! {

@@ -5,7 +5,7 @@ use weir_text::yaml::NodeId;
 
 use super::keys::source;
 use super::{Arrivals, KEYS_MAX, Source};
-use crate::fields::Fields;
+use crate::fields::{Fields, Read};
 use crate::state::{FileReader, Reported};
 use crate::test_file::CALLER;
 
@@ -17,6 +17,7 @@ impl FileReader<'_> {
         let rate = self.read(&fields, source::RATE);
         let arrivals = self.arrivals(&fields);
         let lasts = self.read(&fields, source::LASTS);
+        let used = self.used_by_source(&fields);
         let span = self.span(&fields, duration);
         let keys = self.source_keys(&fields);
         let (descriptors, hits) = asked?;
@@ -50,6 +51,7 @@ impl FileReader<'_> {
             period: period.window.us(),
             arrivals: arrivals?,
             lasts: lasts?,
+            used: used?,
             from,
             until,
             keys,
@@ -69,6 +71,14 @@ impl FileReader<'_> {
             (Some("poisson"), None) => Ok(Arrivals::Poisson),
             (_, None) => Ok(Arrivals::Constant),
         }
+    }
+
+    /// The fewest and the most hits that a request has used when it ends.
+    fn used_by_source(&mut self, fields: &Fields) -> Read<(u32, u32)> {
+        if let Some(at) = fields.key_at(source::USED).filter(|_| fields.lacks(source::LASTS)) {
+            return Err(self.report(at, "used needs lasts: when the request ends, and settles"));
+        }
+        self.read(fields, source::USED)
     }
 
     fn span(&mut self, fields: &Fields, duration: Micros) -> Result<(Micros, Micros), Reported> {

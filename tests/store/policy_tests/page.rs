@@ -71,7 +71,7 @@ fn the_page_has_each_member_of_the_json() {
 fn the_tutorial_is_what_happens() {
     let page = page();
     let yaml = blocks(&page, "yaml");
-    let [first, policy, second, calendar, rows] = yaml[..] else { panic!("{} examples", yaml.len()) };
+    let [first, policy, second, calendar, rows, receipts] = yaml[..] else { panic!("{} examples", yaml.len()) };
     let written = Written::new(&format!("{first}{second}"));
     let shop = written.directory.path().join("shop.yaml");
     fs::write(&shop, policy).expect("a policy");
@@ -87,7 +87,7 @@ fn the_tutorial_is_what_happens() {
     let text = blocks(&page, "text").into_iter().find(|text| text.starts_with("running 2 tests")).expect("the report");
     assert!(text.contains(difference.trim()), "{shown}");
 
-    for example in [calendar, rows] {
+    for example in [calendar, rows, receipts] {
         let (verdict, report) = ran(&Written::new(example).tests());
         assert_eq!(verdict, Verdict::Passed, "{report}");
     }

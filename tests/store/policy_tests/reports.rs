@@ -137,6 +137,30 @@ fn every_expectation_can_fail_and_says_where() {
 }
 
 #[test]
+fn a_receipt_that_no_request_has_is_a_failure_and_a_settle_is_named() {
+    let policy =
+        "domain: shop\ndescriptors: [{key: user, rate_limit: {rate: 5/h, hold: true}}, {key: path, rate_limit: 1/s}]";
+    let written = Written::new(
+        "domain: shop\ncases:\n- name: c\n  steps:\n  - {ask: path=/, receipt: none-held}\n  - {ask: user=ann, hits: 3, receipt: a}\n\
+         \x20 - {ask: user=ann, settle: a, used: 1, expect: {remaining: 3}}\n",
+    );
+    written.write("shop.yaml", policy);
+    let (_, report) = ran(&written.tests());
+    let failures = report.split("----\n").nth(1).expect("failures").split("\n\n").next().expect("an end").to_owned();
+    insta::assert_snapshot!(written.shown(&failures), @r#"
+    shop.test.yaml:5:5: 1 request from 2040-01-02T00:00:00Z
+      receipt   shop.test.yaml:5:5
+        - expected a receipt
+        + got      no hold
+    shop.test.yaml:7:5: ask user=ann in "shop", settle a, at 2040-01-02T00:00:00Z
+      decided by user 5/hour: 4 left, reset 1h   shop.yaml:2:15
+      remaining   shop.test.yaml:7:50
+        - expected 3
+        + got      4
+    "#);
+}
+
+#[test]
 fn json_and_junit_say_the_same() {
     let written = Written::new(WRONG);
     let (verdict, report) = ran(&Tests { format: TestFormat::Json, coverage: true, ..written.tests() });

@@ -32,6 +32,12 @@ fn mistakes_in_sources() {
         ("{ask: a=1, rate: 1/s, burst: 3}", "3:40: burst is for arrivals: bursts"),
         ("{ask: a=1, rate: 1/s, from: 2m}", "3:39: the source ends before it begins"),
         ("{ask: a=1, rate: 1/s, until: 2m}", "3:40: until is past the duration of the traffic"),
+        ("{ask: a=1, rate: 1/s, used: 3}", "3:33: used needs lasts: when the request ends, and settles"),
+        ("{ask: a=1, rate: 1/s, lasts: 1s, used: 9..3}", "3:50: used \"9..3\": its first number is the larger one"),
+        (
+            "{ask: a=1, rate: 1/s, lasts: 1s, used: \">= 3\"}",
+            "3:50: used \">= 3\": write 37 or 10..500, at most 4294967295",
+        ),
         ("{ask: a=1, rate: 1/s, duration: 3s}", "3:33: duration belongs in a file of traffic, not in a source"),
     ] {
         let got = of(&format!("duration: 1m\ndomain: d\nsources: [{source}]"));

@@ -1,5 +1,6 @@
 //! Results: the same for the same seed, adding up, and written whole or not at all.
 
+use std::collections::BTreeSet;
 use std::{fs, io};
 
 use serde_json::Value;
@@ -156,6 +157,31 @@ fn the_report_is_for_people() {
     two.yaml         6     5  83.3 %  user=ann               1 per minute
     two.yaml         1     0   0.0 %  user=\u{1b}]0;x\u{7}1  1 per minute
     ");
+}
+
+/// A request a second, each of which ends before the next one begins.
+#[test]
+fn what_requests_use_decides_how_many_pass_and_not_what_they_hold() {
+    let written = Written::new();
+    let limit = "{rate: 1000/h, hold: true}";
+    written
+        .write("policies/shop.yaml", &format!("domain: shop\ndescriptors:\n  - {{key: user, rate_limit: {limit}}}\n"));
+    let passed = |used: &str| {
+        let source = format!("{{ask: user=ann, rate: 1/s, hits: 100, lasts: 500ms{used}}}");
+        let arguments = arguments(&written, &format!("duration: 1m\ndomain: shop\nsources: [{source}]\n"));
+        json(&written, &arguments).1["policies"][0]["passed"].as_u64().unwrap()
+    };
+    // A request is admitted while what was used leaves room for its estimate of 100.
+    assert_eq!([passed(""), passed(", used: 50"), passed(", used: 200")], [10, 19, 5]);
+    let varied = passed(", used: 40..60");
+    assert!((16..=23).contains(&varied) && varied == passed(", used: 40..60"), "{varied}");
+    let lasting = |used: &str| format!("duration: 1m\ndomain: d\nsources: [{{ask: a=1, rate: 9/s, lasts: 1s{used}}}]");
+    let used: BTreeSet<_> = all(&written.write("u.traffic.yaml", &lasting(", used: 3..5")))
+        .unwrap()
+        .into_iter()
+        .map(|request| request.used)
+        .collect();
+    assert_eq!(used, BTreeSet::from([Some(3), Some(4), Some(5)]));
 }
 
 #[test]

@@ -28,6 +28,8 @@ struct Sending {
     random: Random,
     lengths: Random,
     lasts: Option<(Micros, Micros)>,
+    hits: Random,
+    used: Option<(u32, u32)>,
     keys: u32,
     request: Request,
     places: Vec<NumberedText>,
@@ -52,13 +54,15 @@ impl Generator {
         let mut sources = Vec::with_capacity(traffic.sources.len());
         let mut next = BinaryHeap::with_capacity(traffic.sources.len());
         for (source, number) in traffic.sources.iter().zip(0_u64..) {
-            // Three streams, so that times, keys and lengths of a source do not depend on each other.
+            // Four streams, so that times, keys, lengths and hits of a source do not depend on each other.
             let mut times = Times::new(source, Random::new(traffic.seed, 2 * number));
             if let Some(first) = times.next() {
                 next.push(Reverse((first, sources.len())));
             }
+            let keys = Random::new(traffic.seed, 2 * number + 1);
             let lengths = Random::new(traffic.seed, u64::MAX - number);
-            sources.push(Sending::new(source, times, Random::new(traffic.seed, 2 * number + 1), lengths));
+            let hits = Random::new(traffic.seed, u64::MAX / 2 - number);
+            sources.push(Sending::new(source, times, [keys, lengths, hits]));
         }
         let expected = traffic.sources.iter().map(expected).fold(0, u64::saturating_add);
         Self { start: traffic.start, sources, next, expected }
@@ -85,6 +89,9 @@ impl Generator {
         source.request.time = self.start + time / NANOS;
         let lengths = &mut source.lengths;
         source.request.lasts = source.lasts.map(|(least, most)| least + lengths.up_to(most - least));
+        let hits = &mut source.hits;
+        let used = source.used.map(|(least, most)| u64::from(least) + hits.up_to(u64::from(most - least)));
+        source.request.used = used.and_then(|used| u32::try_from(used).ok());
         Some(&source.request)
     }
 }
@@ -96,7 +103,7 @@ fn expected(source: &Source) -> u64 {
 }
 
 impl Sending {
-    fn new(source: &Source, times: Times, random: Random, lengths: Random) -> Self {
+    fn new(source: &Source, times: Times, [random, lengths, hits]: [Random; 3]) -> Self {
         let mut places = Vec::new();
         for (descriptor, asked) in source.descriptors.iter().enumerate() {
             for (entry, (key, value)) in asked.entries.iter().enumerate() {
@@ -109,8 +116,8 @@ impl Sending {
             }
         }
         let message = message(&source.domain, &source.descriptors, source.hits);
-        let (keys, lasts) = (source.keys, source.lasts);
-        Self { times, random, lengths, lasts, keys, request: Request::of(message), places }
+        let Source { keys, lasts, used, .. } = *source;
+        Self { times, random, lengths, lasts, hits, used, keys, request: Request::of(message), places }
     }
 
     /// Writes the number of a key into the request.

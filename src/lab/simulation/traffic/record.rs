@@ -122,6 +122,7 @@ impl LineReader for Tap {
         let descriptors = descriptors.into_iter().map(Descriptor::message).collect::<Result<_, _>>();
         Ok(Some(Request {
             lasts: None,
+            used: None,
             hides_values: self.hides_now,
             time: read.time.ok_or_else(|| missing("time"))?,
             message: RateLimitRequest {
