@@ -11,7 +11,7 @@ use weir_engine::overrides::Numbers;
 use weir_engine::plans::{PlanLimits, Plans};
 use weir_engine::policy::RuleSpec;
 use weir_engine::words::{counted, printable};
-use weir_engine::{Domain, KeyValue, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule};
+use weir_engine::{Domain, KeyValue, Limit, Matcher, Mode, PolicySet, Role, Rule};
 use weir_lab::testing::Strictness;
 use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowRefused, check_of_file};
 use weir_policies::files::{Source, is_test, is_traffic, row_files};
@@ -21,7 +21,7 @@ use weir_policies::{
     load, load_dir_with, test_file,
 };
 use weir_settings::{PolicySource, Settings, StoreKind};
-use weir_text::{amount, instant_text, spell};
+use weir_text::{amount, instant_text, parameters, spell};
 
 pub use report::{CheckFormat, report, report_settings};
 
@@ -350,28 +350,9 @@ pub(super) fn limit_in_words(limit: &Limit) -> String {
     format!("{}, {}", amount(limit), details(limit).join(", "))
 }
 
-fn length(us: u64) -> String {
-    spell(std::time::Duration::from_micros(us))
-}
-
 /// The algorithm and its parameters, as in a policy: `token_bucket burst 20 refill interval`.
 fn algorithm(limit: &Limit) -> String {
-    let mut text = limit.algorithm().name().to_owned();
-    if limit.algorithm().counts_permits() {
-        text.push_str(&format!(" window {}", length(limit.window().us())));
-    }
-    let parameters = limit.algorithm().parameters();
-    for Parameter { name, value, .. } in parameters.iter().filter(|parameter| !parameter.is_default) {
-        let value = match *value {
-            ParameterValue::Hits(hits) => hits.to_string(),
-            ParameterValue::Length(us) => length(us),
-            ParameterValue::Word(word) => word.to_owned(),
-            ParameterValue::Calendar(_) if limit.zone().is_empty() => "UTC".to_owned(),
-            ParameterValue::Calendar(_) => limit.zone().to_owned(),
-        };
-        text.push_str(&format!(" {name} {value}"));
-    }
-    text
+    [limit.algorithm().name(), &parameters(limit)].join(" ").trim_end().to_owned()
 }
 
 /// The numbers of the limit at this position under each plan except the default. None if there are no other plans.
@@ -411,7 +392,7 @@ fn details(limit: &Limit) -> Vec<String> {
             KeyValue::Flag(true) if key == "hold" && limit.algorithm().counts_permits() => continue,
             KeyValue::Flag(true) if key == "shadow" => "on trial: never denies, and is not shown to callers".to_owned(),
             KeyValue::Flag(true) => key.to_owned(),
-            KeyValue::Length(Some(us)) => format!("{key} {}", length(us)),
+            KeyValue::Length(Some(us)) => format!("{key} {}", spell(Duration::from_micros(us))),
             KeyValue::Number(Some(number)) => format!("{} {number}", key.replace('_', " ")),
             KeyValue::Instant(Some(at)) if at > 0 => format!("{key} {}", instant_text(at)),
             KeyValue::Percents(shares) if !shares.is_empty() => {

@@ -3,6 +3,7 @@
 //! The simulation runs on its own thread. Writes that a reader can stall have another. This thread shows the progress
 //! and handles Ctrl-C. Not here: requests and decisions (simulation).
 
+mod compared;
 mod files;
 mod html;
 mod text;

@@ -1,9 +1,9 @@
-//! The hits and the window of a limit, for people.
+//! The hits, the window and the parameters of a limit, for people.
 
 use std::time::Duration;
 
-use weir_engine::Limit;
 use weir_engine::words::IN_FLIGHT;
+use weir_engine::{Limit, Parameter, ParameterValue};
 
 use super::spell;
 
@@ -27,4 +27,23 @@ pub fn amount(limit: &Limit) -> String {
         Some(unit) => format!("{requests} per {}", unit.name()),
         None => format!("{requests} per {}", spell(Duration::from_micros(limit.window().us()))),
     }
+}
+
+/// The parameters of the algorithm that are not the default, as in a policy: `burst 20 refill interval`. Requests in flight have
+/// their window.
+pub fn parameters(limit: &Limit) -> String {
+    let length = |us| spell(Duration::from_micros(us));
+    let window = limit.algorithm().counts_permits().then(|| format!("window {}", length(limit.window().us())));
+    let own = limit.algorithm().parameters();
+    let own = own.iter().filter(|parameter| !parameter.is_default).map(|Parameter { name, value, .. }| {
+        let value = match *value {
+            ParameterValue::Hits(hits) => hits.to_string(),
+            ParameterValue::Length(us) => length(us),
+            ParameterValue::Word(word) => word.to_owned(),
+            ParameterValue::Calendar(_) if limit.zone().is_empty() => "UTC".to_owned(),
+            ParameterValue::Calendar(_) => limit.zone().to_owned(),
+        };
+        format!("{name} {value}")
+    });
+    window.into_iter().chain(own).collect::<Vec<_>>().join(" ")
 }

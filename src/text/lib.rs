@@ -13,7 +13,7 @@ mod quoted;
 pub mod yaml;
 pub mod zone;
 
-pub use amount::amount;
+pub use amount::{amount, parameters};
 pub use boolean::boolean;
 pub use bytes::{hex, percent_decoded, percent_encoded};
 pub use duration::{duration, duration_units, spell};

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use weir_engine::words::{counted, percent, printable};
-use weir_lab::simulation::report::{Count, LimitReport, PolicyReport, Report};
+use weir_lab::simulation::report::{Count, KeyReport, LimitReport, PolicyReport, Report};
 use weir_text::spell;
+
+use super::compared::lines;
 
 const BARS: [char; 8] =
     ['\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}'];
@@ -12,9 +14,9 @@ const BARS: [char; 8] =
 const NAME_CHARS_MAX: usize = 40;
 /// The most limits that are shown for each set of policies.
 const LIMITS_MAX: usize = 20;
-/// Round lengths of columns: those below a second, and those in seconds.
-const COLUMNS_MS: [u64; 9] = [1, 2, 5, 10, 20, 50, 100, 200, 500];
-const COLUMNS_S: [u64; 25] = [
+/// Round lengths of time: those below a second, and those in seconds.
+const ROUND_MS: [u64; 9] = [1, 2, 5, 10, 20, 50, 100, 200, 500];
+const ROUND_S: [u64; 25] = [
     1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1_200, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400,
     172_800, 432_000, 864_000, 1_728_000, 8_640_000,
 ];
@@ -33,6 +35,7 @@ pub(super) fn report(report: &Report, width: usize, colours: Colours) -> String 
     let mut text = String::new();
     let names = names(report);
     traffic(report, &mut text);
+    differences(report, &names, &mut text);
     if report.traffic.sent() > 0 {
         totals(report, &names, &mut text);
         plots(report, &names, width, colours, &mut text);
@@ -61,9 +64,31 @@ fn traffic(report: &Report, text: &mut String) {
     }
 }
 
+/// What differs between two policies, by outcome and by limit.
+fn differences(report: &Report, names: &[String], text: &mut String) {
+    let (Some(lines), [old, new]) = (lines(report), names) else { return };
+    if lines.is_empty() {
+        text.push_str("no difference in any count\n");
+    }
+    let mut table = Table::new(["differences", old, "", new, "", "", "limit"]);
+    for line in lines.iter().take(LIMITS_MAX) {
+        let mut row = named(&cut(&printable(&line.what)), line.cells());
+        row.push(line.limits_in_words());
+        table.row(row);
+    }
+    table.write(6, text);
+    more_limits(lines.len().saturating_sub(LIMITS_MAX), text);
+}
+
+fn more_limits(more: usize, text: &mut String) {
+    if more > 0 {
+        text.push_str(&format!("and {}: --json has all\n", counted(more, "more limit")));
+    }
+}
+
 /// One line for each set of policies.
 fn totals(report: &Report, names: &[String], text: &mut String) {
-    let mut table = Table::new(["", "passed", "", "denied", "", "delayed", "retry after: half", "p99", "longest"]);
+    let mut table = Table::new(["", "passed", "", "denied", "", "delayed", "retry after: p50", "p99", "longest"]);
     for (policies, name) in report.policies.iter().zip(names) {
         table.row(named(name, totals_of(policies, "-")));
     }
@@ -123,9 +148,13 @@ pub(super) fn columns_of(slots: &[u64], joined: usize) -> Vec<u64> {
 /// The number of slots in a column: all columns fit, and a column has a round length if possible.
 pub(super) fn slots_of_column(slot_us: u64, slots: usize, columns: usize) -> usize {
     let least = slots.div_ceil(columns).max(1);
-    let all_us = COLUMNS_MS.iter().map(|ms| ms * 1_000).chain(COLUMNS_S.iter().map(|s| s * 1_000_000));
-    let joined = all_us.filter(|us| us.is_multiple_of(slot_us)).map(|us| us / slot_us);
+    let joined = round_lengths().filter(|us| us.is_multiple_of(slot_us)).map(|us| us / slot_us);
     joined.filter_map(|joined| usize::try_from(joined).ok()).find(|joined| *joined >= least).unwrap_or(least)
+}
+
+/// In microseconds, the shortest first.
+pub(super) fn round_lengths() -> impl Iterator<Item = u64> {
+    ROUND_MS.iter().map(|ms| ms * 1_000).chain(ROUND_S.iter().map(|s| s * 1_000_000))
 }
 
 /// A bar for each value; none for 0.
@@ -158,9 +187,7 @@ fn limits(report: &Report, names: &[String], text: &mut String) {
         more += policies.limits.len().saturating_sub(LIMITS_MAX);
     }
     table.write(4, text);
-    if more > 0 {
-        text.push_str(&format!("and {}: --json has all\n", counted(more, "more limit")));
-    }
+    more_limits(more, text);
 }
 
 fn keys(report: &Report, names: &[String], text: &mut String) {
@@ -169,7 +196,7 @@ fn keys(report: &Report, names: &[String], text: &mut String) {
         for key in &policies.keys {
             let mut row = named(name, counts(key.count));
             row.push(cut(&printable(&key.key)));
-            row.push(key.limit.clone().unwrap_or_default());
+            row.push(limit_of(key));
             table.row(row);
         }
     }
@@ -210,11 +237,26 @@ pub(super) fn counts(Count { requests, over, .. }: Count) -> [String; 3] {
     [grouped(requests), grouped(over), percent(over, requests)]
 }
 
-/// The amount and algorithm of a limit, and its role if it does not deny alone.
+/// The name, the amount and the algorithm of a limit, and its role if it does not deny alone.
 pub(super) fn amount(limit: &LimitReport) -> String {
-    let amount = format!("{} {}", limit.limit.as_deref().unwrap_or("-"), limit.algorithm.unwrap_or_default());
-    let role = if limit.role == "enforced" { String::new() } else { format!(" ({})", limit.role) };
-    format!("{}{role}", amount.trim_end())
+    let mut text = with_name(limit.name.as_deref(), limit.limit.as_deref());
+    for part in limit.algorithm.into_iter().chain(limit.parameters.as_deref()) {
+        text.push_str(&format!(" {part}"));
+    }
+    if limit.role != "enforced" {
+        text.push_str(&format!(" ({})", limit.role));
+    }
+    text
+}
+
+/// The name and the amount of the limit of a key.
+pub(super) fn limit_of(key: &KeyReport) -> String {
+    with_name(key.name.as_deref(), key.limit.as_deref())
+}
+
+fn with_name(name: Option<&str>, amount: Option<&str>) -> String {
+    let amount = amount.unwrap_or("-");
+    name.map_or_else(|| amount.to_owned(), |name| format!("{}: {amount}", printable(name)))
 }
 
 /// The names of policies, without their common directories.

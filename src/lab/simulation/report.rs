@@ -1,5 +1,8 @@
 //! The results of a simulation. These types, in this order, are their JSON form; docs/simulation.md explains it.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use weir_engine::descriptor::spell_entries;
 use weir_engine::key::{self, ParsedValue};
@@ -7,7 +10,7 @@ use weir_engine::words::counted;
 use weir_engine::{Entry, Limit, Micros, PolicySet, Role, Rule};
 use weir_policies::Location;
 use weir_rls::convert::Invalid;
-use weir_text::{amount, instant_text};
+use weir_text::{amount, instant_text, parameters};
 
 use super::counts::Counted;
 use super::hidden::MayMeet;
@@ -24,8 +27,13 @@ pub struct Report {
     /// The version of this form, 1.
     pub weir_simulation: u32,
     pub traffic: TrafficReport,
+    /// Of two policies, the limits whose counts differ, as positions in the `limits` of each; the largest difference first.
+    pub differences: Option<Vec<LimitPair>>,
     pub policies: Vec<PolicyReport>,
 }
+
+/// A limit of each of two policies. None if no request asked it.
+pub type LimitPair = [Option<usize>; 2];
 
 #[derive(Clone, Debug, Serialize)]
 pub struct TrafficReport {
@@ -101,6 +109,8 @@ pub struct LimitReport {
     pub limit: Option<String>,
     pub name: Option<String>,
     pub algorithm: Option<&'static str>,
+    /// The parameters that are not the default: `burst 5`.
+    pub parameters: Option<String>,
     /// Its role: `enforced`, `shadow` or `quota`.
     pub role: &'static str,
     pub place: Option<String>,
@@ -123,14 +133,53 @@ pub struct KeyReport {
     pub domain: Option<String>,
     pub rule: String,
     pub limit: Option<String>,
+    pub name: Option<String>,
     #[serde(flatten)]
     pub count: Count,
 }
 
 impl Report {
     pub fn new(traffic: TrafficReport, policies: Vec<PolicyReport>) -> Self {
-        Self { weir_simulation: VERSION, traffic, policies }
+        Self { weir_simulation: VERSION, traffic, differences: differences(&policies), policies }
     }
+}
+
+/// The limits whose counts differ, the largest difference first. None unless there are two policies.
+fn differences(policies: &[PolicyReport]) -> Option<Vec<LimitPair>> {
+    let [old, new] = policies else { return None };
+    let count =
+        |policies: &PolicyReport, at: Option<usize>| at.map_or_else(Count::default, |at| policies.limits[at].count);
+    let counts = |[one, other]: LimitPair| [count(old, one), count(new, other)];
+    let mut pairs: Vec<LimitPair> = paired(&old.limits, &new.limits);
+    pairs.retain(|pair| counts(*pair)[0] != counts(*pair)[1]);
+    pairs.sort_by_key(|pair| {
+        let [old, new] = counts(*pair);
+        Reverse((old.over.abs_diff(new.over), old.requests.abs_diff(new.requests)))
+    });
+    Some(pairs)
+}
+
+/// Pairs the limits of each rule: first by name, then by order.
+fn paired(old: &[LimitReport], new: &[LimitReport]) -> Vec<LimitPair> {
+    let mut rules: BTreeMap<(Option<&str>, &str), [Vec<usize>; 2]> = BTreeMap::new();
+    for (side, limits) in [old, new].into_iter().enumerate() {
+        for (at, limit) in limits.iter().enumerate() {
+            rules.entry((limit.domain.as_deref(), &limit.rule)).or_default()[side].push(at);
+        }
+    }
+    let mut pairs = Vec::new();
+    for [of_old, mut left] in rules.into_values() {
+        let mut unnamed = Vec::new();
+        for one in of_old {
+            match left.iter().position(|other| old[one].name == new[*other].name) {
+                Some(at) => pairs.push([Some(one), Some(left.remove(at))]),
+                None => unnamed.push(one),
+            }
+        }
+        let length = unnamed.len().max(left.len());
+        pairs.extend((0..length).map(|at| [unnamed.get(at).copied(), left.get(at).copied()]));
+    }
+    pairs
 }
 
 impl TrafficReport {
@@ -240,6 +289,7 @@ struct Named {
     limit: Option<String>,
     name: Option<String>,
     algorithm: Option<&'static str>,
+    parameters: Option<String>,
     role: &'static str,
     place: Option<String>,
 }
@@ -257,6 +307,7 @@ impl Named {
             limit: None,
             name: None,
             algorithm: None,
+            parameters: None,
             role: "enforced",
             place: None,
         });
@@ -270,6 +321,7 @@ impl Named {
             limit: Some(amount(limit)),
             name: limit.name.as_deref().map(str::to_owned),
             algorithm: Some(limit.algorithm().name()),
+            parameters: Some(parameters(limit)).filter(|text| !text.is_empty()),
             role: if limit.shadow { Role::Shadow.name() } else { rule.role.name() },
             place: Some(place.to_string()),
         }
@@ -287,6 +339,7 @@ impl Named {
             limit: self.limit.clone(),
             name: self.name.clone(),
             algorithm: self.algorithm,
+            parameters: self.parameters.clone(),
             role: self.role,
             place: self.place.clone(),
             count,
@@ -300,6 +353,7 @@ impl Named {
             domain: self.domain.clone(),
             rule: self.rule.clone(),
             limit: self.limit.clone(),
+            name: self.name.clone(),
             count,
         }
     }

@@ -137,9 +137,14 @@ fn the_report_is_for_people() {
     insta::assert_snapshot!(report, @r"
     shop.traffic.yaml: 7 requests, from 2040-01-02T00:00:00Z to 2040-01-02T00:00:50Z, seed 0
 
-              passed          denied          delayed  retry after: half  p99  longest
-    policies       4  57.1 %       3  42.9 %        0                20s  30s      30s
-    two.yaml       2  28.6 %       5  71.4 %        0                30s  50s      50s
+    differences  policies          two.yaml              limit
+    passed              4  57.1 %         2  28.6 %  -2
+    denied              3  42.9 %         5  71.4 %  +2
+    over user           3  42.9 %         5  71.4 %  +2  3 per minute fixed_window -> 1 per minute fixed_window
+
+              passed          denied          delayed  retry after: p50  p99  longest
+    policies       4  57.1 %       3  42.9 %        0               20s  30s      30s
+    two.yaml       2  28.6 %       5  71.4 %        0               30s  50s      50s
 
     each column is 1s, the highest is 2 requests
     policies  passed  █         ▄         ▄
@@ -157,6 +162,37 @@ fn the_report_is_for_people() {
     two.yaml         6     5  83.3 %  user=ann               1 per minute
     two.yaml         1     0   0.0 %  user=\u{1b}]0;x\u{7}1  1 per minute
     ");
+}
+
+#[test]
+fn two_policies_are_compared_by_limits_of_the_same_rule_and_name() {
+    let written = Written::new();
+    let policy = |limits: &str| format!("domain: shop\ndescriptors: [{{key: user, rate_limits: [{limits}]}}]\n");
+    written.write("policies/shop.yaml", &policy("{rate: 3/min, name: a}, {rate: 100/h, name: b}"));
+    let next = policy("{rate: 100/h, name: b}, {rate: 2/min, name: a}, {rate: 5/h, name: \"<c>\"}");
+    let mut arguments = arguments(&written, "duration: 1m\ndomain: shop\nsources: [{ask: user=ann, rate: 6/min}]\n");
+    arguments.policies.push(written.write("next.yaml", &next));
+    arguments.html = Some(written.path("out.html"));
+    let (_, results) = json(&written, &arguments);
+    assert_eq!(results["differences"], serde_json::json!([[0, 1], [null, 2]]), "b has the same counts");
+    let (report, _) = written.ran(&arguments);
+    let differences = report.split("\n\n").nth(1).unwrap();
+    insta::assert_snapshot!(differences, @r"
+    differences  policies          next.yaml              limit
+    passed              3  50.0 %          2  33.3 %  -1
+    denied              3  50.0 %          4  66.7 %  +1
+    over user           3  50.0 %          4  66.7 %  +1  a: 3 per minute fixed_window -> a: 2 per minute fixed_window
+    over user           -                  0   0.0 %   0  none -> <c>: 5 per hour fixed_window
+    ");
+    let page = fs::read_to_string(written.path("out.html")).unwrap();
+    let (first, _) = page.split_once("<h2>Totals</h2>").unwrap();
+    assert!(first.contains("<h2>Differences</h2>") && first.contains("none -&gt; &lt;c&gt;: 5 per hour"), "{first}");
+    assert_eq!(first.matches("<svg ").count(), 3);
+
+    arguments.policies[1] = written.path("policies");
+    let (report, _) = written.ran(&arguments);
+    assert!(report.contains("\nno difference in any count\n"), "{report}");
+    assert_eq!(json(&written, &arguments).1["differences"], serde_json::json!([]));
 }
 
 /// A request a second, each of which ends before the next one begins.
