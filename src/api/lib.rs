@@ -7,8 +7,10 @@
 
 pub mod numbers;
 pub mod overrides;
+pub mod policies;
 pub mod ready;
 pub mod rows;
+pub mod states;
 pub mod tap;
 pub mod top;
 

@@ -9,9 +9,8 @@ use std::time::Duration;
 use weir_engine::network::Network;
 use weir_engine::overrides::Numbers;
 use weir_engine::plans::{PlanLimits, Plans};
-use weir_engine::policy::RuleSpec;
 use weir_engine::words::{counted, printable};
-use weir_engine::{Domain, KeyValue, Limit, Matcher, Mode, PolicySet, Role, Rule};
+use weir_engine::{Domain, KeyValue, Limit, Matcher, Mode, PolicySet, Rule};
 use weir_lab::testing::Strictness;
 use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowRefused, check_of_file};
 use weir_policies::files::{Source, is_test, is_traffic, row_files};
@@ -311,38 +310,51 @@ pub(super) fn some_of(mut names: impl Iterator<Item = String>) -> String {
 
 /// The limits of a rule, each as its amount and its algorithm; one line for an unlimited rule. Without `on_error`.
 pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
-    // Each field is named, so that the compiler reports a new one.
-    let RuleSpec { limits, unlimited, unlimited_name, role, is_quota, replaces, on_error: _, metadata, rows } =
-        &rule.spec;
-    let mut of_rule = Vec::new();
-    if *role == Role::Shadow {
-        of_rule.push("shadow: never denies".to_owned());
-    }
-    if *is_quota {
-        of_rule.push("quota: denies when all quotas of the request are over".to_owned());
-    }
-    if let Some(plans) = rows {
-        of_rule.push(format!("rows: default {}", printable(plans.default_plan())));
-    }
-    if metadata.is_some() {
-        of_rule.push("metadata".to_owned());
-    }
-    if !replaces.is_empty() {
-        let names: Vec<_> = replaces.iter().map(|name| printable(name)).collect();
-        of_rule.push(format!("replaces {}", names.join(" ")));
-    }
-    if *unlimited {
-        let name = unlimited_name.as_deref().map(|name| format!("name {}", printable(name)));
-        return vec![("unlimited".to_owned(), name.into_iter().chain(of_rule).collect::<Vec<_>>().join(", "))];
+    let of_rule: Vec<String> = rule.keys().into_iter().filter_map(|(key, value)| key_of_rule(key, value)).collect();
+    if rule.unlimited {
+        return vec![("unlimited".to_owned(), of_rule.join(", "))];
     }
     let mut lines = Vec::new();
-    for (at, limit) in limits.iter().enumerate() {
+    for (at, limit) in rule.limits.iter().enumerate() {
         let mut details = details(limit);
         details.extend(of_rule.iter().cloned());
-        details.extend(rows.as_deref().and_then(|plans| numbers_of_plans(plans, at)));
+        details.extend(rule.rows.as_deref().and_then(|plans| numbers_of_plans(plans, at)));
         lines.push((amount(limit), details.join(", ")));
     }
     lines
+}
+
+/// A key of a descriptor with its value. None if it has no effect, or if it is shown elsewhere.
+fn key_of_rule(key: &str, value: KeyValue<'_>) -> Option<String> {
+    match (key, value) {
+        ("unlimited" | "on_error", _) => None,
+        ("shadow_mode", KeyValue::Flag(true)) => Some("shadow: never denies".to_owned()),
+        ("quota_mode", KeyValue::Flag(true)) => {
+            Some("quota: denies when all quotas of the request are over".to_owned())
+        }
+        ("rows", KeyValue::Text(Some(plan))) => Some(format!("rows: default {}", printable(plan))),
+        (key, value) => in_words(key, value),
+    }
+}
+
+/// A key with its value. None if it has no effect.
+fn in_words(key: &str, value: KeyValue<'_>) -> Option<String> {
+    Some(match value {
+        KeyValue::Flag(true) | KeyValue::Metadata(Some(_)) => key.to_owned(),
+        KeyValue::Length(Some(us)) => format!("{key} {}", spell(Duration::from_micros(us))),
+        KeyValue::Number(Some(number)) => format!("{} {number}", key.replace('_', " ")),
+        KeyValue::Instant(Some(at)) if at > 0 => format!("{key} {}", instant_text(at)),
+        KeyValue::Percents(shares) if !shares.is_empty() => {
+            let shares: Vec<String> = shares.iter().map(|share| share.to_string()).collect();
+            format!("{key} {} %", shares.join(", "))
+        }
+        KeyValue::Text(Some(text)) => format!("{key} {}", printable(text)),
+        KeyValue::Names(names) if !names.is_empty() => {
+            let names: Vec<_> = names.iter().map(|name| printable(name)).collect();
+            format!("{key} {}", names.join(" "))
+        }
+        _ => return None,
+    })
 }
 
 /// The amount and the algorithm of a limit, in one line.
@@ -387,20 +399,14 @@ fn details(limit: &Limit) -> Vec<String> {
         details.push("denies everything".to_owned());
     }
     for (key, value) in limit.keys() {
-        details.push(match value {
+        match value {
             // Permits are always held.
-            KeyValue::Flag(true) if key == "hold" && limit.algorithm().counts_permits() => continue,
-            KeyValue::Flag(true) if key == "shadow" => "on trial: never denies, and is not shown to callers".to_owned(),
-            KeyValue::Flag(true) => key.to_owned(),
-            KeyValue::Length(Some(us)) => format!("{key} {}", spell(Duration::from_micros(us))),
-            KeyValue::Number(Some(number)) => format!("{} {number}", key.replace('_', " ")),
-            KeyValue::Instant(Some(at)) if at > 0 => format!("{key} {}", instant_text(at)),
-            KeyValue::Percents(shares) if !shares.is_empty() => {
-                let shares: Vec<String> = shares.iter().map(|share| share.to_string()).collect();
-                format!("{key} {} %", shares.join(", "))
+            KeyValue::Flag(true) if key == "hold" && limit.algorithm().counts_permits() => {}
+            KeyValue::Flag(true) if key == "shadow" => {
+                details.push("on trial: never denies, and is not shown to callers".to_owned());
             }
-            _ => continue,
-        });
+            value => details.extend(in_words(key, value)),
+        }
     }
     details
 }

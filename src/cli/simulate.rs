@@ -7,6 +7,7 @@ mod compared;
 mod files;
 mod html;
 mod text;
+mod words;
 
 use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
@@ -184,7 +185,7 @@ fn watched(
         result.map(|traffic| Report::new(traffic, simulated.iter().map(|one| one.report(keys)).collect()))
     };
     let mut bar = Bar::new();
-    let draw = || bar.draw(progress.per_mille(), &counted(text::grouped(progress.requests()), "request"));
+    let draw = || bar.draw(progress.per_mille(), &counted(words::grouped(progress.requests()), "request"));
     let result = interrupts.or(simulation, draw);
     bar.clear();
     progress.stop();

@@ -28,6 +28,7 @@ pub mod plans;
 pub mod policy;
 mod policy_error;
 pub mod rows;
+mod rule_keys;
 pub mod share;
 pub mod time;
 mod trie;

@@ -9,6 +9,7 @@ use super::algorithm::{Algorithm, LimitError, StateKind};
 use super::descriptor::Hits;
 use super::escape::escape;
 use super::lease::Lease;
+use super::metadata::Fields;
 use super::share::Shares;
 use super::time::{CalendarUnit, Micros, Term, Unit, Window};
 
@@ -46,14 +47,17 @@ pub struct Limit {
     id: Box<str>,
 }
 
-/// The value of a key of a limit. Lengths and instants are in microseconds.
-#[derive(Clone, Copy, Debug)]
+/// The value of a key of a policy. Lengths and instants are in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyValue<'l> {
     Flag(bool),
     Length(Option<u64>),
     Instant(Option<Micros>),
     Number(Option<u32>),
     Percents(&'l Shares),
+    Text(Option<&'l str>),
+    Names(&'l [Box<str>]),
+    Metadata(Option<&'l Fields>),
 }
 
 impl Limit {

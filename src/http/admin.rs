@@ -14,18 +14,23 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Extension, Json, Router};
+use axum::{Extension, Router};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use weir_api::overrides::ShownOverride;
+use weir_api::policies::{
+    DomainInForce, LimitInForce, OnErrorInForce, PlanInForce, PlansInForce, RuleInForce, RulesInForce,
+};
+use weir_api::states::{DescriptorState, DescriptorStates};
 use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::plans::PlanLimits;
-use weir_engine::policy::{Domain, RuleSpec};
-use weir_engine::{KeyValue, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule};
+use weir_engine::policy::{Domain, Level};
+use weir_engine::{KeyValue, Limit, OnError, Parameter, ParameterValue, PolicySet, Rule};
 use weir_lifecycle::{on_own_thread, on_runtime};
 use weir_store::StoreError;
 use weir_telemetry::logging::AUDIT;
 
-use super::streamed::{PIECE_BYTES, pieces};
+use super::streamed::{PIECE_BYTES, opened, pieces};
 use super::token::{By, PeerAddress};
 use super::{
     ServiceState, Site, bad_query, bad_request, json_error, limited, metrics, not_found, origin, overrides, page,
@@ -206,7 +211,7 @@ impl Listing {
             return false;
         }
         if self.domain == 0 && self.rule == 0 {
-            to.extend(b"{\"domains\":[");
+            to.extend(opened(&RulesInForce::default()));
         }
         let RuleOrder { policies, places, domains } = &*self.order;
         let Some((name, rules)) = domains.get(self.domain) else {
@@ -218,24 +223,23 @@ impl Listing {
             unreachable!("the policies do not change");
         };
         if self.rule == 0 {
-            // A domain without `charging` has the server's.
-            let charging = json!(domain.mode.map(Mode::name));
-            let on_error = on_error_as_json(domain, None, self.on_error);
-            let comma = if self.domain == 0 { "" } else { "," };
-            let name = json!(domain.name);
-            let head =
-                format!("{comma}{{\"charging\":{charging},\"domain\":{name},\"on_error\":{on_error},\"rules\":[");
-            to.extend(head.as_bytes());
+            if self.domain > 0 {
+                to.push(b',');
+            }
+            to.extend(opened(&DomainInForce {
+                domain: name.to_string(),
+                charging: domain.mode.map(|mode| mode.name().to_owned()),
+                on_error: on_error_in_force(domain, None, self.on_error),
+                rules: Vec::new(),
+            }));
         } else {
             to.push(b',');
         }
         if let Some(&index) = rules.get(self.rule) {
             let rule = &policies.rules()[index];
-            let mut shown = rule_as_json(rule, domain, self.on_error, &places[index]);
-            if let Some(overrides) = self.overrides.of_rule(rule.id, policies) {
-                shown["overrides"] = json!(overrides);
-            }
-            to.extend(shown.to_string().as_bytes());
+            let overrides = self.overrides.of_rule(rule.id, policies);
+            let shown = rule_in_force(rule, domain, self.on_error, &places[index], overrides);
+            to.extend(serde_json::to_vec(&shown).unwrap_or_default());
             self.rule += 1;
         }
         if self.rule >= rules.len() {
@@ -246,75 +250,100 @@ impl Listing {
     }
 }
 
-fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> Value {
-    // Each field is named, so that the compiler reports a new one.
-    let RuleSpec { limits, unlimited, unlimited_name: _, role, is_quota: _, replaces, on_error: _, metadata: _, rows } =
-        &rule.spec;
-    let limits: Vec<Value> = limits.iter().map(limit_as_json).collect();
-    // A rule without limits needs no store.
-    let on_error = (!limits.is_empty()).then(|| on_error_as_json(domain, Some(rule), servers));
-    let rows = rows.as_ref().map(|plans| {
-        let plan = |(name, limits): (&str, &PlanLimits)| {
-            let limits: Vec<Value> =
-                limits.iter().map(|limit| limit.as_ref().map_or(Value::Null, limit_as_json)).collect();
-            json!({ "name": name, "limits": limits })
-        };
-        json!({ "default": plans.default_plan(), "plans": plans.iter().map(plan).collect::<Vec<_>>() })
+fn rule_in_force(
+    rule: &Rule,
+    domain: &Domain,
+    servers: OnError,
+    place: &str,
+    overrides: Vec<ShownOverride>,
+) -> RuleInForce {
+    let mut keys = Map::new();
+    for (name, value) in rule.keys() {
+        // The rule has these two in another form.
+        if !["on_error", "rows"].contains(&name) {
+            put(&mut keys, name, value);
+        }
+    }
+    let plan = |(name, limits): (&str, &PlanLimits)| PlanInForce {
+        name: name.to_owned(),
+        limits: limits.iter().map(|limit| limit.as_ref().map(limit_in_force)).collect(),
+    };
+    let rows = rule.rows.as_ref().map(|plans| PlansInForce {
+        default: plans.default_plan().to_owned(),
+        plans: plans.iter().map(plan).collect(),
     });
-    let mut shown = json!({
-        "descriptor": rule.path,
-        "place": place,
-        "unlimited": unlimited,
-        "role": role.name(),
-        "replaces": replaces,
-        "on_error": on_error,
-        "limits": limits,
-    });
-    if let Some(rows) = rows {
-        shown["rows"] = rows;
+    RuleInForce {
+        descriptor: rule.path.to_string(),
+        place: place.to_owned(),
+        role: rule.role.name().to_owned(),
+        on_error: (!rule.limits.is_empty()).then(|| on_error_in_force(domain, Some(rule), servers)),
+        limits: rule.limits.iter().map(limit_in_force).collect(),
+        rows,
+        overrides,
+        entries: rule.levels.iter().map(|level| entry_in_force(level)).collect(),
+        keys,
+    }
+}
+
+fn entry_in_force(level: &Level) -> Map<String, Value> {
+    let mut shown = Map::new();
+    put(&mut shown, "key", KeyValue::Text(Some(&level.key)));
+    for (name, value) in level.keys().into_iter().filter(|(_, value)| *value != KeyValue::Flag(false)) {
+        put(&mut shown, name, value);
     }
     shown
 }
 
 /// The action if the store does not answer, and where it is set: in the rule, the domain or the server.
-fn on_error_as_json(domain: &Domain, rule: Option<&Rule>, servers: OnError) -> Value {
-    match domain.on_error_of(rule) {
-        Some((on_error, said_by)) => json!({ "action": on_error.name(), "from": said_by.name() }),
-        None => json!({ "action": servers.name(), "from": "server" }),
-    }
+fn on_error_in_force(domain: &Domain, rule: Option<&Rule>, servers: OnError) -> OnErrorInForce {
+    let (action, from) = match domain.on_error_of(rule) {
+        Some((on_error, said_by)) => (on_error.name(), said_by.name()),
+        None => (servers.name(), "server"),
+    };
+    OnErrorInForce { action: action.to_owned(), from: from.to_owned() }
 }
 
 /// A limit with everything that a policy can set. Omits parameters that its algorithm lacks.
-fn limit_as_json(limit: &Limit) -> Value {
-    let mut shown = json!({
-        "name": limit.name,
-        "algorithm": limit.algorithm().name(),
-        "requests": limit.requests(),
-        "window_us": limit.window().us(),
-        "capacity": limit.capacity(),
-        "id": limit.id(),
-    });
+fn limit_in_force(limit: &Limit) -> LimitInForce {
+    let mut keys = Map::new();
     for (name, value) in limit.keys() {
-        match value {
-            KeyValue::Flag(is_on) => shown[name] = json!(is_on),
-            KeyValue::Length(us) | KeyValue::Instant(us) => shown[format!("{name}_us")] = json!(us),
-            KeyValue::Number(number) => shown[name] = json!(number),
-            KeyValue::Percents(shares) => shown[name] = json!(shares.iter().collect::<Vec<_>>()),
-        }
+        put(&mut keys, name, value);
     }
     for Parameter { name, value, .. } in limit.algorithm().parameters() {
         match value {
             // Shown as the capacity.
             ParameterValue::Hits(_) => {}
-            ParameterValue::Length(us) => shown[format!("{name}_us")] = json!(us),
-            ParameterValue::Word(word) => shown[name] = json!(word),
+            ParameterValue::Length(us) => put(&mut keys, name, KeyValue::Length(Some(us))),
+            ParameterValue::Word(word) => put(&mut keys, name, KeyValue::Text(Some(word))),
             ParameterValue::Calendar(unit) => {
                 let zone = if limit.zone().is_empty() { "UTC" } else { limit.zone() };
-                shown[name] = json!({ "unit": unit.unit().name(), "timezone": zone });
+                keys.insert(name.to_owned(), json!({ "unit": unit.unit().name(), "timezone": zone }));
             }
         }
     }
-    shown
+    LimitInForce {
+        name: limit.name.as_deref().map(str::to_owned),
+        algorithm: limit.algorithm().name().to_owned(),
+        requests: limit.requests(),
+        window_us: limit.window().us(),
+        capacity: limit.capacity(),
+        id: limit.id().to_owned(),
+        keys,
+    }
+}
+
+/// Adds a key of a policy. Of metadata it adds whether there is any.
+fn put(shown: &mut Map<String, Value>, name: &str, value: KeyValue<'_>) {
+    let (name, value) = match value {
+        KeyValue::Flag(is_on) => (name.to_owned(), json!(is_on)),
+        KeyValue::Length(us) | KeyValue::Instant(us) => (format!("{name}_us"), json!(us)),
+        KeyValue::Number(number) => (name.to_owned(), json!(number)),
+        KeyValue::Percents(shares) => (name.to_owned(), json!(shares.iter().collect::<Vec<_>>())),
+        KeyValue::Text(text) => (name.to_owned(), json!(text)),
+        KeyValue::Names(names) => (name.to_owned(), json!(names)),
+        KeyValue::Metadata(metadata) => (name.to_owned(), json!(metadata.is_some())),
+    };
+    shown.insert(name, value);
 }
 
 #[derive(Deserialize)]
@@ -335,20 +364,20 @@ async fn show_state(
     if states.is_empty() {
         return Err(no_limit());
     }
-    let limits = states.iter().map(|state| {
+    let limits = states.into_iter().map(|state| {
         let limited = |number| (!state.is_unlimited).then_some(number);
-        json!({
-            "key": state.key,
-            "algorithm": state.algorithm,
-            "requests": limited(state.requests),
-            "window_us": state.window_us,
-            "stored": state.state.is_some(),
-            "remaining": limited(state.remaining),
-            "reset_after_us": state.reset_after_us,
-            "unlimited": state.is_unlimited,
-        })
+        DescriptorState {
+            algorithm: state.algorithm.to_owned(),
+            requests: limited(state.requests),
+            window_us: state.window_us,
+            stored: state.state.is_some(),
+            remaining: limited(state.remaining),
+            reset_after_us: state.reset_after_us,
+            unlimited: state.is_unlimited,
+            key: state.key,
+        }
     });
-    Ok(Json(json!({ "limits": limits.collect::<Vec<_>>() })).into_response())
+    Ok(shown(&DescriptorStates { limits: limits.collect() }).into_response())
 }
 
 async fn reset(

@@ -12,7 +12,6 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use serde_json::json;
 use weir_api::numbers::{json_numbers, numbers_of};
 use weir_api::overrides::{NewOverride, OverrideChange, OverrideList, ShownOverride};
 use weir_engine::descriptor::{entries_of, spell_pairs};
@@ -23,7 +22,7 @@ use weir_limiter::overrides::{FoundChange, OverrideTable, Refused, Replacement, 
 use weir_telemetry::logging::AUDIT;
 use weir_text::{instant_text, parse_instant};
 
-use super::streamed::{PIECE_BYTES, pieces};
+use super::streamed::{PIECE_BYTES, opened, pieces};
 use super::token::By;
 use super::{Site, bad_query, bad_request, json_error, kept, read, shown};
 
@@ -48,24 +47,23 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
         store: site.admin.overrides.store().name().to_owned(),
         overrides: Vec::new(),
     };
-    // The list is written after the rest.
-    let head = serde_json::to_string(&head).unwrap_or_default().trim_end_matches("]}").to_owned();
-    let (mut next, mut separator, mut has_ended) = (0, "", false);
+    let head = opened(&head);
+    let (mut next, mut separator, mut has_ended) = (0, &[][..], false);
     let body = pieces(move || {
-        let mut piece = if next == 0 && !has_ended { head.clone() } else { String::new() };
+        let mut piece = if next == 0 && !has_ended { head.clone() } else { Vec::new() };
         while piece.len() < PIECE_BYTES && !has_ended {
             match known.overrides.get(next) {
                 Some(one) => {
                     next += 1;
                     // An ended override is known until the store is read again.
                     if now < one.set.until {
-                        piece.push_str(separator);
-                        piece.push_str(&json!(with_effect(one, &policies)).to_string());
-                        separator = ",";
+                        piece.extend(separator);
+                        piece.extend(serde_json::to_vec(&with_effect(one, &policies)).unwrap_or_default());
+                        separator = &b","[..];
                     }
                 }
                 None => {
-                    piece.push_str("]}");
+                    piece.extend(b"]}");
                     has_ended = true;
                 }
             }
@@ -172,10 +170,9 @@ impl OfRules {
         .await
     }
 
-    /// The overrides of one rule. None if it has none.
-    pub(super) fn of_rule(&self, rule: u32, policies: &PolicySet) -> Option<Vec<ShownOverride>> {
-        let places = self.places.get(&rule)?;
-        Some(places.iter().map(|at| with_effect(&self.known[*at], policies)).collect())
+    pub(super) fn of_rule(&self, rule: u32, policies: &PolicySet) -> Vec<ShownOverride> {
+        let places = self.places.get(&rule).into_iter().flatten();
+        places.map(|at| with_effect(&self.known[*at], policies)).collect()
     }
 }
 

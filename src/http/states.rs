@@ -7,8 +7,8 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
-use serde_json::{Value, json};
-use weir_limiter::states::{NoStates, StatesPosition, StoredState};
+use weir_api::states::{StatePage, StoredState};
+use weir_limiter::states::{NoStates, StatesPosition, StoredState as Found};
 use weir_settings::ShownValues;
 use weir_store::ScanPosition;
 use weir_telemetry::limited::ShownDescriptor;
@@ -52,13 +52,12 @@ pub(super) async fn states(
         NoStates::Store(error) => json_error(StatusCode::SERVICE_UNAVAILABLE, error),
     })?;
     let values = site.metrics.limited().values();
-    let states: Vec<Value> = found.states.iter().map(|state| state_as_json(state, values)).collect();
-    Ok(fresh(&json!({
-        "store": site.limiter.store().name(),
-        "values": values.name(),
-        "states": states,
-        "next": found.next.map(position_text),
-    })))
+    Ok(fresh(&StatePage {
+        store: site.limiter.store().name().to_owned(),
+        values: values.name().to_owned(),
+        states: found.states.iter().map(|state| shown_state(state, values)).collect(),
+        next: found.next.map(position_text),
+    }))
 }
 
 fn position_text(StatesPosition { is_other, at }: StatesPosition) -> String {
@@ -76,17 +75,17 @@ fn position(text: &str) -> Option<StatesPosition> {
     Some(StatesPosition { is_other, at })
 }
 
-fn state_as_json(state: &StoredState, values: ShownValues) -> Value {
+fn shown_state(state: &Found, values: ShownValues) -> StoredState {
     let descriptor = ShownDescriptor::of(&state.key, values);
     let limited = |number| (!state.is_unlimited).then_some(number);
-    json!({
-        "descriptor": descriptor.text(),
-        "cut": descriptor.is_cut,
-        "limit": state.limit,
-        "capacity": limited(state.capacity),
-        "used": state.used,
-        "remaining": limited(state.remaining),
-        "reset_after_us": state.reset_after_us,
-        "unlimited": state.is_unlimited,
-    })
+    StoredState {
+        descriptor: descriptor.text(),
+        cut: descriptor.is_cut,
+        limit: state.limit.clone(),
+        capacity: limited(state.capacity),
+        used: state.used,
+        remaining: limited(state.remaining),
+        reset_after_us: state.reset_after_us,
+        unlimited: state.is_unlimited,
+    }
 }

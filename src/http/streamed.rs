@@ -10,6 +10,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use futures_util::stream::{self, Stream, StreamExt as _};
 use http_body::Frame;
 use parking_lot::Mutex;
+use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use weir_lifecycle::on_own_thread;
@@ -25,6 +26,12 @@ const RENDERING_AGE_MAX: Duration = Duration::from_secs(15);
 
 /// One piece is made at a time for all callers, so that other requests wait for one piece at most.
 static TURN: Semaphore = Semaphore::const_new(1);
+
+/// The JSON of an answer up to its last list, which is empty, and whose items are written after it.
+pub(super) fn opened(answer: &impl Serialize) -> Vec<u8> {
+    let text = serde_json::to_string(answer).unwrap_or_default();
+    text.strip_suffix("]}").unwrap_or_default().to_owned().into_bytes()
+}
 
 /// A body of the pieces from `next`, until it returns None. The current runtime makes them, and runs other tasks between
 /// two pieces.

@@ -308,6 +308,39 @@ fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
     assert_eq!(parameters, named, "each parameter of an algorithm has a key");
 }
 
+/// `/policies`, weir check and weir diff follow from these keys: a new key of the table is in them, or named here.
+#[test]
+fn every_key_of_a_descriptor_and_of_a_limit_is_shown() {
+    const IN_PATH_OR_BELOW: [&str; 9] =
+        ["key", "value", "values", "cidr", "regex", "rate_limit", "rate_limits", "allow_warnings", "descriptors"];
+    const NUMBERS: [&str; 15] = [
+        "unit",
+        "requests_per_unit",
+        "window",
+        "rate",
+        "algorithm",
+        "burst",
+        "refill",
+        "precision",
+        "anchor",
+        "calendar",
+        "timezone",
+        "plans",
+        "unlimited",
+        "name",
+        "replaces",
+    ];
+    let loaded = parse(&[("a.yaml", "domain: d\ndescriptors: [{key: a, rate_limit: 1/s}]")]).expect("valid");
+    let rule = &loaded.policies.rules()[0];
+    let of_rule = rule.keys().into_iter().chain(rule.levels[0].keys()).map(|(key, _)| key);
+    let of_rule: Vec<_> = of_rule.chain(IN_PATH_OR_BELOW).collect();
+    let of_limit: Vec<_> = rule.limits[0].keys().into_iter().map(|(key, _)| key).chain(NUMBERS).collect();
+    for (kind, shown) in [(KINDS[1], of_rule), (KINDS[2], of_limit)] {
+        let forgotten: Vec<_> = kind.keys.iter().map(|row| row.name).filter(|name| !shown.contains(name)).collect();
+        assert!(forgotten.is_empty(), "{}: {forgotten:?}", kind.name);
+    }
+}
+
 #[test]
 fn every_rule_knows_its_place() {
     let loaded = good("limits_of_every_kind.yaml");

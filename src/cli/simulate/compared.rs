@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use weir_engine::words::percent;
 use weir_lab::simulation::report::{LimitPair, LimitReport, PolicyReport, Report};
 
-use super::text::{amount, grouped};
+use super::words::{amount, grouped};
 
 /// Requests of one outcome, or requests over a limit and its counterpart.
 pub(super) struct Line<'r> {

@@ -7,7 +7,7 @@ use weir_engine::words::{counted, printable};
 use weir_lab::simulation::report::{LimitReport, Report};
 
 use super::compared::lines;
-use super::text::{
+use super::words::{
     amount, columns_of, counts, grouped, length, limit_of, names, round_lengths, slots_of_column, totals_of,
 };
 

@@ -1,10 +1,12 @@
 //! Compares two rules and their limits, and finds which of them admits more.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use weir_engine::plans::Plans;
-use weir_engine::policy::{Level, RuleSpec};
-use weir_engine::{Limit, OnError, Role, Rule};
+use weir_engine::policy::Level;
+use weir_engine::{KeyValue, Limit, Role, Rule};
+use weir_text::{instant_text, spell};
 
 use super::amounts::{self, of_terms};
 use super::{Direction, Effect, Subject};
@@ -186,47 +188,44 @@ fn of_quotas(before: Option<&Limit>, after: Option<&Limit>, direction: Direction
     }
 }
 
-/// Adds differences besides limits and values. They do not change how much is admitted.
+/// Keys whose direction `effects_beside` finds.
+const WITH_DIRECTION: [&str; 5] = ["unlimited", "shadow_mode", "quota_mode", "rows", "share_threshold"];
+
+/// Adds differences of all other keys besides limits and values. They do not change how much is admitted.
 pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effect<'p>>) {
-    // Each field is named, so that the compiler reports a new one: it is compared here, or in `effects_beside`.
-    let RuleSpec {
-        limits: _,
-        unlimited: _,
-        unlimited_name,
-        role: _,
-        is_quota: _,
-        replaces,
-        on_error,
-        metadata,
-        rows: _,
-    } = &old.spec;
-    let mut key = |name, before: String, after: String| {
-        if before != after {
-            effects.push(Effect { direction: Direction::Neither, subject: Subject::Key(name, before, after) });
+    let mut add = |key, before, after| {
+        effects.push(Effect { direction: Direction::Neither, subject: Subject::Key(key, before, after) });
+    };
+    let mut compare = |before: &[(&'static str, KeyValue<'_>)], after: &[(&'static str, KeyValue<'_>)]| {
+        for ((key, before), (_, after)) in before.iter().zip(after) {
+            if before != after && !WITH_DIRECTION.contains(key) {
+                let (before, after) = (spelled(key, *before), spelled(key, *after));
+                let after = if before == after { "other".to_owned() } else { after };
+                add(key, before, after);
+            }
         }
     };
-    let named = |name: &Option<Box<str>>| name.as_deref().unwrap_or("none").to_owned();
-    key("name", named(unlimited_name), named(&new.unlimited_name));
-    key("replaces", listed(replaces), listed(&new.replaces));
-    let action = |on_error: Option<OnError>| on_error.map_or("the domain's", |on_error| on_error.name()).to_owned();
-    key("on_error", action(*on_error), action(new.on_error));
-    if *metadata != new.metadata {
-        let there = |is_some: bool| if is_some { "some" } else { "none" }.to_owned();
-        let (before, after) = (there(metadata.is_some()), there(new.metadata.is_some()));
-        let after = if before == after { "other".to_owned() } else { after };
-        key("metadata", before, after);
-    }
+    compare(&old.keys(), &new.keys());
     for (before, after) in old.levels.iter().zip(&new.levels) {
-        // Values are in the paths of the rules, and `add_roles` compares `share_threshold`.
-        let Level { key: name, value: _, share_threshold: _, detailed_metric, value_to_metric } = &**before;
-        key("key", name.to_string(), after.key.to_string());
-        key("detailed_metric", detailed_metric.to_string(), after.detailed_metric.to_string());
-        key("value_to_metric", value_to_metric.to_string(), after.value_to_metric.to_string());
+        let of_key = |level| [("key", KeyValue::Text(Some(level)))];
+        compare(&of_key(&before.key), &of_key(&after.key));
+        compare(&before.keys(), &after.keys());
     }
 }
 
-fn listed(names: &[Box<str>]) -> String {
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+fn spelled(key: &str, value: KeyValue<'_>) -> String {
+    let text = match value {
+        KeyValue::Flag(is_on) => Some(is_on.to_string()),
+        KeyValue::Length(us) => us.map(|us| spell(Duration::from_micros(us))),
+        KeyValue::Instant(us) => us.map(instant_text),
+        KeyValue::Number(number) => number.map(|number| number.to_string()),
+        KeyValue::Percents(shares) => Some(shares.iter().map(|share| share.to_string()).collect::<Vec<_>>().join(", ")),
+        KeyValue::Text(None) if key == "on_error" => Some("the domain's".to_owned()),
+        KeyValue::Text(text) => text.map(str::to_owned),
+        KeyValue::Names(names) => Some(names.join(", ")),
+        KeyValue::Metadata(metadata) => metadata.map(|_| "some".to_owned()),
+    };
+    text.filter(|text| !text.is_empty()).unwrap_or_else(|| "none".to_owned())
 }
 
 fn add_roles(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_>>) {

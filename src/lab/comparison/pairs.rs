@@ -4,9 +4,8 @@
 //! domains have the same content, they differ only in a key, or their lists share values.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
-use weir_engine::policy::{Level, path_below};
+use weir_engine::policy::path_below;
 use weir_engine::{Matcher, Rule};
 
 use super::Side;
@@ -132,12 +131,8 @@ fn path(rule: &Rule, without: usize, has_key: bool) -> String {
 /// The content of a rule without its descriptors.
 fn content(rule: &Rule) -> String {
     // A rule whose statistics have other names is paired all the same.
-    let shared = |level: &Arc<Level>| {
-        let Level { key: _, value: _, share_threshold, detailed_metric: _, value_to_metric: _ } = **level;
-        share_threshold
-    };
-    let shared: Vec<bool> = rule.levels.iter().map(shared).collect();
-    format!("{:?}{shared:?}", rule.spec)
+    let shared: Vec<bool> = rule.levels.iter().map(|level| level.share_threshold).collect();
+    format!("{:?}{:?}{:?}{shared:?}", rule.keys(), rule.limits, rule.rows)
 }
 
 /// Finds renamed domains, as the old name for each new name. Both domains have the same content, and no other domain

@@ -11,7 +11,7 @@ use super::keys::file;
 use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
 
-pub const NAMES: [&str; 23] = [
+pub const NAMES: [&str; 24] = [
     "charging",
     "shadow_mode",
     "quota_mode",

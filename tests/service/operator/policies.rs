@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use weir_api::policies::{DomainInForce, RuleInForce, RulesInForce};
 
 use crate::support::ads::{Ads, shop};
 use crate::support::http;
@@ -97,6 +98,37 @@ fn a_server_prints_what_its_files_print() {
     );
     let strict = weir(&["check", "--strict", "--server", &server]);
     assert_eq!(strict.status.code(), weir(&["check", "--strict", directory]).status.code());
+}
+
+#[test]
+fn the_rules_in_force_have_each_key_of_their_descriptors() {
+    let (running, _policies) = serving(&[("a.yaml", POLICY), ("b.yaml", OTHER)], &[]);
+    let body = http::get(running.admin, "/policies").expect("an answer").body;
+    let RulesInForce { domains } = serde_json::from_str(&body).expect("the rules");
+    let seen = |domain: &DomainInForce| {
+        let DomainInForce { domain, charging, on_error, rules } = domain;
+        (domain.clone(), charging.clone(), format!("{} of the {}", on_error.action, on_error.from), rules.len())
+    };
+    let expected = [
+        ("blog".to_owned(), Some("independent".to_owned()), "allow of the domain".to_owned(), 0),
+        ("shop".to_owned(), None, "error of the server".to_owned(), 3),
+    ];
+    assert_eq!(domains.iter().map(seen).collect::<Vec<_>>(), expected);
+    let shown = |rule: &RuleInForce| (Value::from(rule.keys.clone()), json!(rule.entries));
+    let keys = |shadow: bool, replaced: &[&str]| {
+        json!({
+            "metadata": false, "name": null, "quota_mode": false, "replaces": replaced, "shadow_mode": shadow,
+            "unlimited": false,
+        })
+    };
+    let plan = json!({ "key": "plan", "share_threshold": true });
+    let rules = &domains[1].rules;
+    assert_eq!(shown(&rules[1]), (keys(false, &[]), json!([plan])));
+    assert_eq!(shown(&rules[2]), (keys(true, &["per-user"]), json!([plan, { "key": "path" }])));
+    let gcra = &rules[1].limits[1];
+    assert_eq!((&*gcra.algorithm, gcra.capacity, &gcra.keys["shadow"]), ("gcra", 5, &json!(false)));
+    let value: Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!(json!({ "domains": domains }), value, "the types have all of it");
 }
 
 #[test]

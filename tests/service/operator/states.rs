@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use weir_api::states::{DescriptorStates, StatePage};
 
 use crate::support::http;
 use crate::support::redis::RedisServer;
@@ -33,7 +34,13 @@ fn ask(served: &Served, times: usize, entries: &[(&str, &str)]) {
 fn page(served: &Served, path: &str) -> Value {
     let answer = http::get(served.at.admin, path).unwrap();
     assert_eq!(answer.status, 200, "{}", answer.body);
-    serde_json::from_str(&answer.body).unwrap()
+    let page: Value = serde_json::from_str(&answer.body).unwrap();
+    let typed = match path.starts_with("/states") {
+        true => serde_json::to_value(serde_json::from_str::<StatePage>(&answer.body).unwrap()),
+        false => serde_json::to_value(serde_json::from_str::<DescriptorStates>(&answer.body).unwrap()),
+    };
+    assert_eq!(typed.unwrap(), page, "the types have all of it");
+    page
 }
 
 /// All pages of a rule: used and remaining, by descriptor. And how many pages there were.
