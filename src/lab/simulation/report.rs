@@ -169,15 +169,15 @@ fn paired(old: &[LimitReport], new: &[LimitReport]) -> Vec<LimitPair> {
     }
     let mut pairs = Vec::new();
     for [of_old, mut left] in rules.into_values() {
-        let mut unnamed = Vec::new();
+        let mut others = Vec::new();
         for one in of_old {
             match left.iter().position(|other| old[one].name == new[*other].name) {
                 Some(at) => pairs.push([Some(one), Some(left.remove(at))]),
-                None => unnamed.push(one),
+                None => others.push(one),
             }
         }
-        let length = unnamed.len().max(left.len());
-        pairs.extend((0..length).map(|at| [unnamed.get(at).copied(), left.get(at).copied()]));
+        let length = others.len().max(left.len());
+        pairs.extend((0..length).map(|at| [others.get(at).copied(), left.get(at).copied()]));
     }
     pairs
 }
