@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use weir_engine::limit::COUNTS;
 use weir_engine::network::Network;
 use weir_engine::overrides::Numbers;
 use weir_engine::plans::{PlanLimits, Plans};
@@ -343,6 +344,8 @@ fn in_words(key: &str, value: KeyValue<'_>) -> Option<String> {
         KeyValue::Flag(true) | KeyValue::Metadata(Some(_)) => key.to_owned(),
         KeyValue::Length(Some(us)) => format!("{key} {}", spell(Duration::from_micros(us))),
         KeyValue::Number(Some(number)) => format!("{} {number}", key.replace('_', " ")),
+        KeyValue::Word(word) if word != COUNTS[0] => format!("{key} {word}"),
+        KeyValue::Spans(Some(during)) => format!("{key} {during}"),
         KeyValue::Instant(Some(at)) if at > 0 => format!("{key} {}", instant_text(at)),
         KeyValue::Percents(shares) if !shares.is_empty() => {
             let shares: Vec<String> = shares.iter().map(|share| share.to_string()).collect();

@@ -10,9 +10,10 @@ use weir_engine::descriptor::{as_entries, spell_entries};
 use weir_engine::key::{write_key, write_tag};
 use weir_engine::policy::{Match, Step};
 use weir_engine::words::printable;
-use weir_engine::{Domain, Entry, Matcher, Override, Overrides, Rule};
+use weir_engine::{Domain, Entry, Matcher, Micros, Override, Overrides, Phase, Rule, Term};
 use weir_policies::{Dialect, DomainOutline, Loaded, Outline, load_dir_with};
-use weir_text::nearest;
+use weir_store::{Clock as _, SystemClock};
+use weir_text::{instant_text, nearest, next_begin, phase};
 
 use super::admin::AdminServer;
 use super::check::{Failed, THE_SERVERS, describe, describe_limit, domain_wide, label, of_server, some_of};
@@ -170,6 +171,9 @@ impl<'r> Request<'r> {
                 let mut key = String::new();
                 write_key(&mut key, &self.domain.name, entries.iter().copied(), &met.shared, limit);
                 writeln!(out, "      key {}", printable(&key))?;
+                if let Some(term) = &limit.term {
+                    writeln!(out, "      {}", applies(term, SystemClock.now()))?;
+                }
             } else {
                 writeln!(out, "      passes, and no state is kept")?;
             }
@@ -311,6 +315,17 @@ fn is_met(outline: &Outline, entry: Entry<'_>, step: &Step<'_>) -> bool {
         Step::KeyAlone => None,
     };
     &*outline.key == entry.key && name.as_deref() == met
+}
+
+/// Whether a term holds now, and the next instant at which that changes.
+fn applies(term: &Term, now: Micros) -> String {
+    let Phase { applies, until } = term.phase(now, |during| phase(during, now));
+    match next_begin(term, now) {
+        Some(_) if applies && until == Term::NO_END => "applies now".to_owned(),
+        Some(_) if applies => format!("applies now, until {}", instant_text(until)),
+        Some(begin) => format!("does not apply now, next from {}", instant_text(begin)),
+        None => "does not apply any more".to_owned(),
+    }
 }
 
 fn spelled(entry: Entry<'_>) -> String {

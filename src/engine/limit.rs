@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::algorithm::parameters::Anchor;
 use super::algorithm::{Algorithm, LimitError, StateKind};
 use super::descriptor::Hits;
+use super::during::During;
 use super::escape::escape;
 use super::lease::Lease;
 use super::metadata::Fields;
@@ -38,6 +39,7 @@ pub struct Limit {
     /// For how long a process may admit requests from hits that it charged ahead. None: no leases. [ls-1]
     pub lease: Option<Lease>,
     post_paid: bool,
+    counts_requests: bool,
     /// The time in which the limit applies. None: always. In a box, because few limits have a term. [te-1]
     pub term: Option<Box<Term>>,
     kind: StateKind,
@@ -58,12 +60,19 @@ pub enum KeyValue<'l> {
     Text(Option<&'l str>),
     Names(&'l [Box<str>]),
     Metadata(Option<&'l Fields>),
+    Word(&'static str),
+    Spans(Option<&'l During>),
 }
+
+/// The words of `counts`.
+pub const COUNTS: [&str; 2] = ["hits", "requests"];
+/// Before the id of a limit that counts requests. No algorithm has this letter. [ky-4]
+const REQUESTS_LETTER: char = 'r';
 
 impl Limit {
     /// The keys of a policy that neither numbers nor parameters of the algorithm show, with their values.
-    pub fn keys(&self) -> [(&'static str, KeyValue<'_>); 9] {
-        use KeyValue::{Flag, Instant, Length, Number, Percents};
+    pub fn keys(&self) -> [(&'static str, KeyValue<'_>); 11] {
+        use KeyValue::{Flag, Instant, Length, Number, Percents, Spans, Word};
         // Each field is named, so that the compiler reports a new one.
         let Self {
             requests: _,
@@ -77,6 +86,7 @@ impl Limit {
             alert_at,
             lease,
             post_paid,
+            counts_requests,
             term,
             kind: _,
             zone: _,
@@ -88,6 +98,8 @@ impl Limit {
             ("shadow", Flag(*shadow)),
             ("from", Instant(term.as_ref().map(|term| term.from()))),
             ("until", Instant(until)),
+            ("during", Spans(term.as_ref().and_then(|term| term.during()).map(|during| &**during))),
+            ("counts", Word(COUNTS[usize::from(*counts_requests)])),
             ("drain", Flag(*drain)),
             ("post_paid", Flag(*post_paid)),
             ("hold", Flag(*hold)),
@@ -115,6 +127,7 @@ impl Limit {
             alert_at: Shares::default(),
             lease: None,
             post_paid: false,
+            counts_requests: false,
             term: None,
             kind,
             zone: "".into(),
@@ -168,7 +181,8 @@ impl Limit {
     }
 
     fn with_id(mut self) -> Self {
-        let mut id = self.kind.id(&self.zone);
+        let mut id: String = self.counts_requests.then_some(REQUESTS_LETTER).into_iter().collect();
+        id.push_str(&self.kind.id(&self.zone));
         if let Some(name) = self.name.as_deref().filter(|_| self.is_keyed_by_name) {
             id.push(':');
             escape(&mut id, name);
@@ -217,6 +231,18 @@ impl Limit {
         self.kind = self.kind.with_post_paid(post_paid);
     }
 
+    /// Whether each charge is one request, of any number of hits. [lm-7]
+    pub const fn counts_requests(&self) -> bool {
+        self.counts_requests
+    }
+
+    /// Counts requests in place of hits. The state is then another one.
+    #[must_use]
+    pub fn counting_requests(mut self) -> Self {
+        self.counts_requests = true;
+        self.with_id()
+    }
+
     /// The most hits that this limit can hold at one instant. It never admits more at once. [lm-4]
     pub fn capacity(&self) -> u32 {
         self.kind.capacity()
@@ -227,9 +253,19 @@ impl Limit {
     pub fn consumed(&self, hits: Hits) -> Hits {
         match self.hold {
             _ if self.algorithm.counts_permits() => 1,
-            true => hits.min(self.capacity().max(1)),
-            false => hits,
+            true => self.counted(hits).min(self.capacity().max(1)),
+            false => self.counted(hits),
         }
+    }
+
+    /// What the limit counts of so many hits: all of them, or one request. No hits are no request. [lm-7]
+    pub fn counted(&self, hits: Hits) -> Hits {
+        if self.counts_requests { hits.min(1) } else { hits }
+    }
+
+    /// The hits that a settle leaves charged, if so many were held. [hd-10] [lm-7]
+    pub const fn kept_by_settle(&self) -> Hits {
+        if self.counts_requests { Hits::MAX } else { self.at_least }
     }
 
     /// The part of the key that identifies the shape of the state. Limits with equal ids share states.

@@ -19,7 +19,8 @@ crate::named! {
         PostPaid = "post_paid",
         /// The limit is on trial.
         Trial = "shadow",
-        Term = "from or until",
+        Term = "from, until or during",
+        Requests = "counts: requests",
         Rows = "rows",
         ShadowMode = "shadow_mode",
         QuotaMode = "quota_mode",
@@ -78,6 +79,7 @@ impl Limit {
             (self.post_paid(), Property::PostPaid),
             (self.shadow, Property::Trial),
             (self.term.is_some(), Property::Term),
+            (self.counts_requests(), Property::Requests),
         ];
         all.into_iter().filter_map(|(has_it, property)| has_it.then_some(property))
     }

@@ -4,6 +4,9 @@
 
 use std::fmt;
 use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use super::during::During;
 
 /// Microseconds since the Unix epoch, at most 2^52 (the year 2112). [tm-1]
 pub type Micros = u64;
@@ -15,11 +18,30 @@ pub const MICROS_MAX: Micros = 1 << 52;
 /// next window, and of the window after the next. [cl-1]
 pub type Bounds = [Micros; 4];
 
-/// The time in which a limit applies, from one instant until another. [te-1]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The time in which a limit applies: from one instant until another, and only during some spans of the week if it has any.
+/// [te-1] [te-5]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
     from: Micros,
     until: Micros,
+    during: Option<Arc<During>>,
+}
+
+/// Whether a limit applies at an instant, and the next instant at which that can change: [`Term::NO_END`] if it cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Phase {
+    pub applies: bool,
+    pub until: Micros,
+}
+
+impl Phase {
+    /// Of a limit without a term.
+    pub const ALWAYS: Self = Self { applies: true, until: Term::NO_END };
+
+    /// The time from `now` until its end, in microseconds. None if it has no end.
+    pub const fn ends_after(self, now: Micros) -> Option<NonZeroU64> {
+        if self.until == Term::NO_END { None } else { NonZeroU64::new(self.until.saturating_sub(now)) }
+    }
 }
 
 impl Term {
@@ -28,7 +50,13 @@ impl Term {
 
     /// Makes a term. None if it would be empty.
     pub const fn new(from: Micros, until: Micros) -> Option<Self> {
-        if from < until { Some(Self { from, until }) } else { None }
+        if from < until { Some(Self { from, until, during: None }) } else { None }
+    }
+
+    /// The part of the term that lies in spans of the week.
+    #[must_use]
+    pub fn in_spans(self, during: Option<Arc<During>>) -> Self {
+        Self { during, ..self }
     }
 
     pub const fn from(&self) -> Micros {
@@ -40,13 +68,20 @@ impl Term {
         self.until
     }
 
-    pub const fn holds(&self, now: Micros) -> bool {
-        self.from <= now && now < self.until
+    pub const fn during(&self) -> Option<&Arc<During>> {
+        self.during.as_ref()
     }
 
-    /// The time until the end of a term that holds now, in microseconds. None if it never ends, or has ended.
-    pub const fn ends_after(&self, now: Micros) -> Option<NonZeroU64> {
-        if self.until == Self::NO_END { None } else { NonZeroU64::new(self.until.saturating_sub(now)) }
+    /// The phase at an instant, of which `of_spans` has that of the spans.
+    pub fn phase(&self, now: Micros, of_spans: impl FnOnce(&Arc<During>) -> Phase) -> Phase {
+        if now >= self.until {
+            return Phase { applies: false, until: Self::NO_END };
+        }
+        if now < self.from {
+            return Phase { applies: false, until: self.from };
+        }
+        let phase = self.during.as_ref().map_or(Phase::ALWAYS, of_spans);
+        Phase { until: if phase.applies { phase.until.min(self.until) } else { phase.until }, ..phase }
     }
 }
 

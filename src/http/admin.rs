@@ -25,7 +25,7 @@ use weir_api::states::{DescriptorState, DescriptorStates};
 use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::plans::PlanLimits;
 use weir_engine::policy::{Domain, Level};
-use weir_engine::{KeyValue, Limit, OnError, Parameter, ParameterValue, PolicySet, Rule};
+use weir_engine::{KeyValue, Limit, OnError, Parameter, ParameterValue, PolicySet, Rule, Span};
 use weir_lifecycle::{on_own_thread, on_runtime};
 use weir_store::StoreError;
 use weir_telemetry::logging::AUDIT;
@@ -340,6 +340,11 @@ fn put(shown: &mut Map<String, Value>, name: &str, value: KeyValue<'_>) {
         KeyValue::Number(number) => (name.to_owned(), json!(number)),
         KeyValue::Percents(shares) => (name.to_owned(), json!(shares.iter().collect::<Vec<_>>())),
         KeyValue::Text(text) => (name.to_owned(), json!(text)),
+        KeyValue::Word(word) => (name.to_owned(), json!(word)),
+        KeyValue::Spans(during) => {
+            let spans = during.map(|during| during.spans().iter().map(Span::to_string).collect::<Vec<_>>());
+            (name.to_owned(), json!(spans))
+        }
         KeyValue::Names(names) => (name.to_owned(), json!(names)),
         KeyValue::Metadata(metadata) => (name.to_owned(), json!(metadata.is_some())),
     };

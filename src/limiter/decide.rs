@@ -51,7 +51,7 @@ impl Limiter {
             _ => Vec::new(),
         };
         let options = &self.stores.options;
-        let reading = Reading::of(&*options.clock);
+        let reading = Reading::of(&*options.clock, &self.stores.recurring);
         let ours = started + options.budget;
         let request = Request {
             in_force,
@@ -157,7 +157,7 @@ impl Limiter {
     pub(super) async fn settle_alone(&self, in_force: &Arc<InForce>, query: &Query<'_>) {
         let (Some(domain), Some(settle)) = (in_force.policies.domain(query.domain), &query.settle) else { return };
         let options = &self.stores.options;
-        let reading = Reading::of(&*options.clock);
+        let reading = Reading::of(&*options.clock, &self.stores.recurring);
         let started = Instant::now();
         let request = Request {
             in_force,

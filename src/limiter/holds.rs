@@ -262,7 +262,7 @@ impl Stores {
             let in_force = |(hold, former): &NamedHold<'_, 'a>| former.map_or(hold.key, |former| former.in_force);
             let holds = holds.iter().copied().filter(|named| in_force(named) == number);
             // weir's own release gives everything back. [hd-9]
-            let at_least = if by == SettledBy::Decision { charge.limit.at_least } else { 0 };
+            let at_least = if by == SettledBy::Decision { charge.limit.kept_by_settle() } else { 0 };
             let excess = self.plan_settle_of_key(&charge, (used, at_least), holds, by, &mut settling, &mut plan.undos);
             if excess > 0 {
                 plan.charges[first].operation = Operation::Report(excess);
@@ -424,10 +424,11 @@ fn overridden(matched: &Matched<'_>, charge: &Charge<'_>) -> Option<OverriddenLi
     (own.window() != window).then_some(OverriddenLimit { position: charge.origin.position, window })
 }
 
-/// The used hits of the descriptor of this charge, according to the caller. Always 0 for a permit. [cc-5]
+/// The used hits of the descriptor of this charge, according to the caller. Always 0 for a permit [cc-5], and for a limit
+/// that counts requests [lm-7].
 fn hits_of(query: &Query<'_>, charge: &Charge<'_>) -> Hits {
     match query.descriptor(charge.origin.group).operation {
-        Operation::Consume(_) if charge.limit.algorithm().counts_permits() => 0,
+        Operation::Consume(_) if charge.limit.algorithm().counts_permits() || charge.limit.counts_requests() => 0,
         Operation::Consume(hits) => hits,
         // A settle itself refunds and reports nothing.
         Operation::Peek | Operation::Refund(_) | Operation::Report(_) => 0,

@@ -10,7 +10,7 @@
 //! - plan.rs: the charges of a request on their way; matched.rs: the rules and rows that it matches; request.rs.
 //!
 //! Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs), calendar windows
-//! (calendar.rs), callers that have gone (finishing.rs), reading and resetting states (inspect.rs, states.rs). Not here: the
+//! (calendar.rs), terms that recur (recurring.rs), callers that have gone (finishing.rs), reading and resetting states (inspect.rs, states.rs). Not here: the
 //! wire (rls), and what a decision is (engine).
 
 mod ahead;
@@ -32,6 +32,7 @@ mod messages;
 pub mod overrides;
 mod plan;
 mod policies;
+mod recurring;
 mod request;
 pub mod rows;
 pub mod states;

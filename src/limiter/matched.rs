@@ -225,7 +225,8 @@ impl<'p> Matched<'p> {
                 self.settles_hold_on_trial |= limit.shadow && settles;
                 self.opens |= !limit.shadow && consumes && !settles;
             }
-            let is_outside_term = limit.term.as_ref().is_some_and(|term| !term.holds(reading.now()));
+            let phase = reading.phase(limit);
+            let is_outside_term = !phase.applies;
             if is_outside_term && !(limit.hold && settles) {
                 continue;
             }
@@ -237,7 +238,7 @@ impl<'p> Matched<'p> {
                 true => limit.role_as_quota(role),
                 false => role,
             };
-            let ends_after = limit.term.as_ref().and_then(|term| term.ends_after(reading.now()));
+            let ends_after = limit.term.as_ref().and_then(|_| phase.ends_after(reading.now()));
             let position = i as u8;
             let origin =
                 Origin { group, position, role, is_single, has_row, is_outside_term, ends_after, ..Origin::NONE };
@@ -326,18 +327,7 @@ impl<'p> Matched<'p> {
             Charge {
                 key: &self.keys[key.clone()],
                 limit,
-                operation: match query.descriptor(group).operation {
-                    // [dc-5]
-                    Operation::Consume(_) if limit.post_paid() && self.only_looks_at_post_paid(settles) => {
-                        Operation::Peek
-                    }
-                    Operation::Consume(hits) if limit.post_paid() => Operation::Report(hits),
-                    Operation::Consume(_) if settles => Operation::Peek,
-                    Operation::Consume(hits) => Operation::Consume(limit.consumed(hits)),
-                    // A refund ends no request. [cc-3]
-                    Operation::Refund(_) if limit.algorithm().counts_permits() => Operation::Refund(0),
-                    operation => operation,
-                },
+                operation: self.operation(query.descriptor(group).operation, limit, settles),
                 role: match origin.role {
                     _ if self.modes.shadow => Role::Shadow,
                     Role::Quota if self.has_open_quota => Role::Shadow,
@@ -349,6 +339,21 @@ impl<'p> Matched<'p> {
             }
         };
         self.drafts.iter().map(charge).collect()
+    }
+
+    /// What a limit of a descriptor is charged.
+    fn operation(&self, asked: Operation, limit: &Limit, settles: bool) -> Operation {
+        match asked {
+            // [dc-5]
+            Operation::Consume(_) if limit.post_paid() && self.only_looks_at_post_paid(settles) => Operation::Peek,
+            Operation::Consume(hits) if limit.post_paid() => Operation::Report(limit.counted(hits)),
+            Operation::Consume(_) if settles => Operation::Peek,
+            Operation::Consume(hits) => Operation::Consume(limit.consumed(hits)),
+            // A refund ends no request. [cc-3]
+            Operation::Refund(_) if limit.algorithm().counts_permits() => Operation::Refund(0),
+            Operation::Refund(hits) => Operation::Refund(limit.counted(hits)),
+            Operation::Peek | Operation::Report(_) => asked,
+        }
     }
 
     /// Whether post-paid limits of a descriptor are not charged: the opening leaves them to the settle. Without a hold that is

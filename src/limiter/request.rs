@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use weir_engine::observer::{Observer, Tally, Trace};
 use weir_engine::policy::Match;
-use weir_engine::{Domain, Micros, Mode};
+use weir_engine::{Domain, Limit, Micros, Mode, Phase};
 use weir_store::Clock;
 
 use super::Query;
 use super::policies::InForce;
+use super::recurring::Recurring;
 
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a, 'q> {
@@ -49,15 +50,23 @@ pub(super) fn observers<'o>(
 /// The one reading of weir's clock that counts for a whole request, made when it is first needed. [tm-1]
 pub(super) struct Reading<'a> {
     clock: &'a dyn Clock,
+    recurring: &'a Recurring,
     now: OnceLock<Micros>,
 }
 
 impl<'a> Reading<'a> {
-    pub(super) fn of(clock: &'a dyn Clock) -> Self {
-        Self { clock, now: OnceLock::new() }
+    pub(super) fn of(clock: &'a dyn Clock, recurring: &'a Recurring) -> Self {
+        Self { clock, recurring, now: OnceLock::new() }
     }
 
     pub(super) fn now(&self) -> Micros {
         *self.now.get_or_init(|| self.clock.now())
+    }
+
+    /// Whether a limit applies to the request. [te-1]
+    pub(super) fn phase(&self, limit: &Limit) -> Phase {
+        let Some(term) = &limit.term else { return Phase::ALWAYS };
+        let now = self.now();
+        term.phase(now, |during| self.recurring.phase(during, now))
     }
 }

@@ -12,6 +12,7 @@ use weir_store::{RowVersion, Store, StoreError};
 use super::Options;
 use super::calendar::{Calendar, Windows};
 use super::matched::Matched;
+use super::recurring::Recurring;
 use super::request::{Request, observers};
 use super::rows::row::KnownRow;
 
@@ -20,11 +21,12 @@ pub(super) struct Stores {
     pub(super) options: Options,
     pub(super) observer: Arc<dyn Observer>,
     pub(super) calendar: Calendar,
+    pub(super) recurring: Recurring,
 }
 
 impl Stores {
     pub(super) fn new(options: Options, observer: Arc<dyn Observer>) -> Self {
-        Self { options, observer, calendar: Calendar::default() }
+        Self { options, observer, calendar: Calendar::default(), recurring: Recurring::default() }
     }
 
     /// The store of a charge's state, and the slot of its key.

@@ -4,6 +4,7 @@
 //! (reader.rs), and what the limit decides (the engine).
 
 use weir_engine::algorithm::parameters::Parameters;
+use weir_engine::limit::COUNTS;
 use weir_engine::words::printable;
 use weir_engine::{
     Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Property, Refill, Shares, Unit, exclusion,
@@ -80,9 +81,15 @@ impl FileReader<'_> {
         let (mut limit, name, replaces) = (limit?, name?.map(String::into_boxed_str), replaces?);
         if let Some(limit) = &mut limit {
             limit.name.clone_from(&name);
-            if let Some((at, _)) = replaces.first().filter(|_| limit.shadow) {
-                let message = "replaces with shadow: true: a limit on trial replaces no other limit";
-                return Err(self.report(*at, message));
+            let reason = match limit {
+                Limit { shadow: true, .. } => Some("shadow: true: a limit on trial replaces no other limit"),
+                Limit { term: Some(_), .. } => {
+                    Some("from, until or during: outside of its term the limit would still replace others")
+                }
+                _ => None,
+            };
+            if let (Some((at, _)), Some(reason)) = (replaces.first(), reason) {
+                return Err(self.report(*at, format!("replaces with {reason}")));
             }
         }
         Ok(ReadLimit { at, limit, name, replaces })
@@ -111,6 +118,7 @@ impl FileReader<'_> {
         let amount = self.amount(fields);
         let shadow = self.read(fields, limit::SHADOW);
         let term = self.term(fields);
+        let counts = self.read(fields, limit::COUNTS);
         let drain = self.read(fields, limit::DRAIN);
         let post_paid = self.read(fields, limit::POST_PAID);
         let hold = self.read(fields, limit::HOLD);
@@ -167,6 +175,9 @@ impl FileReader<'_> {
         };
         if let Some(zone) = zone {
             limit = limit.in_zone(&zone);
+        }
+        if counts? == Some(COUNTS[1]) {
+            limit = limit.counting_requests();
         }
         limit.shadow = shadow?;
         limit.term = term?.map(Box::new);
@@ -227,7 +238,10 @@ impl FileReader<'_> {
             }
         }
         let requests = limit.requests();
-        if limit.at_least > requests && requests > 0 {
+        if limit.at_least > 0 && limit.counts_requests() {
+            let message = "at_least with counts: requests: a settle gives no request back, write hold: true";
+            result = Err(self.report_value(fields, limit::HOLD, message.to_owned()));
+        } else if limit.at_least > requests && requests > 0 {
             let message =
                 format!("at_least {} of a limit of {requests}: a settle would give nothing back", limit.at_least);
             result = Err(self.report_value(fields, limit::HOLD, message));

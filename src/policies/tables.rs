@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use serde_json::json;
 use weir_engine::automaton::REGEX_BYTES_MAX;
+use weir_engine::limit::COUNTS;
 use weir_engine::network::Network;
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
-use weir_engine::{Algorithm, Lease, Micros, Mode, OnError, Precision, SHARES_MAX, Shares, metadata};
+use weir_engine::{
+    Algorithm, During, Lease, Micros, Mode, OnError, Precision, SHARES_MAX, SPANS_MAX, Shares, metadata,
+};
 use weir_text::yaml::NodeId;
 
 use super::form::{FLAG, Form, NUMBER, ON_ERROR, POSITIVE, form, list, mapping, method, node, only, short_text};
@@ -16,7 +19,7 @@ use super::keys::{Kind, Needs};
 use super::rate::Period;
 use super::schema::fragments::{
     allowed_warnings, bounded_list, bounded_text, flag, instant, length, list as list_of, number, rate, reference,
-    text, unit, words,
+    span, text, unit, words,
 };
 use super::state::PlanAt;
 use super::{
@@ -183,6 +186,13 @@ mapping! {
         FROM: Option<Micros> = "from", INSTANT, "it has always begun", "{rate: 5/s, from: 2040-12-01}";
         /// [instant](#terms) at which the limit ends
         UNTIL: Option<Micros> = "until", INSTANT, "it never ends", "{rate: 5/s, until: \"2040-12-24T18:00:00+01:00\"}";
+        /// a [span of the week](#recurring-terms), or a list of at most 16; the limit applies only then
+        DURING: Option<Arc<During>> = "during", form(spans, method!(during)), "at all times",
+            "{rate: 5/s, during: Sun 02:00-06:00 Europe/Berlin}";
+        /// `hits`, or [`requests`](#count-requests): each request is one, with any number of hits
+        COUNTS: Option<&'static str> = "counts", form(|| words(&super::COUNTS), |reader, fields, key| {
+            reader.choice(fields, key, &super::COUNTS)
+        }), "`hits`", "{rate: 60/min, counts: requests}", Needs::Hits, "it counts permits, one for each request";
         /// true or false; a denied request consumes what is left
         DRAIN: bool = "drain", FLAG, "`false`", "{rate: 10/s, drain: true}", Needs::Hits,
             "a denied request does not run, so it holds no permit";
@@ -218,6 +228,11 @@ mapping! {
         REPLACES: Option<Vec<NodeId>> = "replaces", list(|| bounded_list(&reference("replaced"), 0, REPLACES_MAX)), "none",
             "{rate: 99/s, replaces: [{name: basic}]}";
     }
+}
+
+fn spans() -> serde_json::Value {
+    let one = span();
+    json!({ "anyOf": [one, bounded_list(&one, 1, SPANS_MAX)] })
 }
 
 fn flag_or_hold() -> serde_json::Value {

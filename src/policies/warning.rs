@@ -52,7 +52,7 @@ codes! {
     Heavy = "heavy", "use a coarser precision, fewer limits, or another algorithm";
     /// More wildcards of a key than weir accepts by default.
     ManyWildcards = "many_wildcards", "write fewer wildcards, or the exact values";
-    /// A limit whose term has ended.
+    /// A limit whose term has ended, or has no span of the week left.
     Ended = "ended", "remove the limit, or correct until";
     /// `descriptors` is absent or has no value, so the file limits nothing.
     NoDescriptors = "no_descriptors", "write the descriptors, or descriptors: [] for a domain without limits";

@@ -51,7 +51,7 @@ const FORMS: [Form; 15] = [
 const PERMITS: &str = "algorithm: concurrency, window: 1h";
 
 /// Flags that can be together, of which a limit has those that its algorithm takes.
-const FLAGS: [&str; 9] = [
+const FLAGS: [&str; 10] = [
     "",
     "drain: true",
     "post_paid: true",
@@ -61,6 +61,17 @@ const FLAGS: [&str; 9] = [
     "post_paid: true, drain: true",
     "hold: true, shadow: true",
     "drain: true, shadow: true",
+    "counts: requests",
+];
+/// Spans of the week, of which some cover others. The traffic begins on a Thursday.
+const DURING: [&str; 7] = [
+    "",
+    "'00:00-24:00'",
+    "'06:00-18:00'",
+    "'Thu-Sat 08:00-16:00'",
+    "['22:00-06:00', 'Sun 10:00-12:00']",
+    "['20:00-06:00', 'Sat,Sun 08:00-16:00']",
+    "'06:00-18:00 America/New_York'",
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,11 +84,12 @@ struct Spec {
     flags: &'static str,
     /// From and until, in units after the first one of the traffic.
     term: (Option<u64>, Option<u64>),
+    during: &'static str,
 }
 
 impl Spec {
     fn of(form: Form, hits: u32) -> Self {
-        Self { form, hits, burst: hits.max(1), window: 3, flags: "", term: (None, None) }
+        Self { form, hits, burst: hits.max(1), window: 3, flags: "", term: (None, None), during: "" }
     }
 
     fn yaml(&self) -> String {
@@ -93,7 +105,9 @@ impl Spec {
                     .iter()
                     .any(|of| keys.contains(of))
             }
-            "post_paid: true" | "drain: true" => keys == PERMITS || flag.starts_with('p') && keys.contains("log"),
+            "post_paid: true" | "drain: true" | "counts: requests" => {
+                keys == PERMITS || flag.starts_with('p') && keys.contains("log")
+            }
             _ => false,
         };
         for flag in self.flags.split(", ").filter(|flag| !flag.is_empty() && !is_refused(flag)) {
@@ -105,6 +119,9 @@ impl Spec {
             if let Some(at) = at {
                 let _ = write!(yaml, ", {key}: \"{}\"", instant(at));
             }
+        }
+        if !self.during.is_empty() {
+            let _ = write!(yaml, ", during: {}", self.during);
         }
         yaml + "}"
     }
@@ -133,10 +150,11 @@ fn term() -> impl Strategy<Value = (Option<u64>, Option<u64>)> {
 fn spec() -> impl Strategy<Value = Spec> {
     let flags = prop_oneof![3 => Just(""), 2 => select(FLAGS.to_vec())];
     let burst = prop_oneof![1 => Just(None), 1 => (1..13_u32).prop_map(Some)];
-    (select(FORMS.to_vec()), hits(), burst, window(), flags, term()).prop_map(
-        |(form, hits, burst, window, flags, term)| {
+    let during = prop_oneof![3 => Just(""), 2 => select(DURING.to_vec())];
+    (select(FORMS.to_vec()), hits(), burst, window(), flags, term(), during).prop_map(
+        |(form, hits, burst, window, flags, term, during)| {
             let burst = burst.unwrap_or(hits.max(1));
-            Spec { form, hits, burst, window, flags, term }
+            Spec { form, hits, burst, window, flags, term, during }
         },
     )
 }
@@ -153,6 +171,9 @@ fn pair() -> impl Strategy<Value = (Spec, Spec)> {
         }
         if kept[2] || kept[3] {
             new.term = old.term;
+        }
+        if kept[1] || kept[3] {
+            new.during = old.during;
         }
         if kept[4] {
             new.hits = old.hits;
@@ -368,7 +389,7 @@ fn every_pair_of_algorithms_has_a_direction_or_none() {
 #[test]
 fn every_pair_of_flags_has_a_direction() {
     let form = FORMS[0];
-    let changes_what_is_charged = |flags: &str| flags.contains("hold") || flags.contains("post_paid");
+    let changes_what_is_charged = |flags: &str| ["hold", "post_paid", "counts"].iter().any(|key| flags.contains(key));
     for old in FLAGS {
         for new in FLAGS.into_iter().filter(|new| *new != old) {
             let direction = said(

@@ -161,6 +161,17 @@ fn stricter_is_told_from_looser() {
         ("{rate: 5/h, until: 2040-01-01}", "{rate: 5/h, from: 2040-01-01}", Direction::Both),
         ("{rate: 5/h, until: 2040-01-01}", "{rate: 4/h, until: 2041-01-01}", Direction::Stricter),
         ("0/h", "{rate: 0/h, until: 2040-01-01}", Direction::Looser),
+        // A span within another one leaves more time without the limit.
+        ("5/h", "{rate: 5/h, during: Sun 02:00-06:00}", Direction::Looser),
+        ("{rate: 5/h, during: Sun 02:00-06:00}", "5/h", Direction::Stricter),
+        ("{rate: 5/h, during: Sun 02:00-06:00}", "{rate: 5/h, during: '01:00-06:00'}", Direction::Stricter),
+        ("{rate: 5/h, during: Sun 02:00-06:00}", "{rate: 5/h, during: Sun 03:00-07:00}", Direction::Both),
+        ("{rate: 5/h, during: Sun 02:00-06:00}", "{rate: 5/h, during: Sun 02:00-06:00 Europe/Berlin}", Direction::Both),
+        ("5/h", "{rate: 5/h, during: ['00:00-13:00', '12:00-24:00']}", Direction::Neither),
+        ("{rate: 5/h, during: Sun 02:00-06:00}", "{rate: 4/h, during: '01:00-06:00'}", Direction::Stricter),
+        ("{rate: 5/h, anchor: first_hit}", "{rate: 5/h, anchor: first_hit, during: '01:00-06:00'}", Direction::Both),
+        ("5/h", "{rate: 5/h, counts: requests}", Direction::Both),
+        ("{rate: 5/h, counts: requests}", "{rate: 4/h, counts: requests}", Direction::Stricter),
         ("{rate: 31/month, calendar: true}", "{rate: 30/month, calendar: true}", Direction::Stricter),
     ] {
         let of = |limit: &str| policy(&format!("{{key: a, rate_limit: {limit}}}"));

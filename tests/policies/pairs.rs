@@ -13,7 +13,8 @@ fn keys(property: Property) -> [&'static str; 3] {
         Property::Drain => ["drain: true", "", ""],
         Property::PostPaid => ["post_paid: true", "", ""],
         Property::Trial => ["shadow: true", "", ""],
-        Property::Term => ["until: 2042-01-01", "", ""],
+        Property::Term => ["during: 22:00-06:00", "", ""],
+        Property::Requests => ["counts: requests", "", ""],
         Property::Rows => ["", "rows: {default: free}", ""],
         Property::ShadowMode => ["", "shadow_mode: true", ""],
         Property::QuotaMode => ["", "quota_mode: true", ""],
@@ -51,7 +52,10 @@ fn refused(one: Property, other: Property) -> bool {
         limit.lease = limit_with("lease: 100ms, ").lease;
     }
     if has(Property::Term) {
-        limit.term = limit_with("until: 2042-01-01, ").term;
+        limit.term = limit_with("during: 22:00-06:00, ").term;
+    }
+    if has(Property::Requests) {
+        limit = limit.counting_requests();
     }
     limit.hold = has(Property::Hold);
     limit.drain = has(Property::Drain);
@@ -128,6 +132,10 @@ fn a_minimum_of_a_hold_is_a_whole_number_up_to_the_limit() {
         ("rate: 9/h, hold: [5]", "hold must be true, false or a mapping such as {at_least: 100}, not a list"),
         ("rate: 9/h, at_least: 5", "at_least belongs in a hold, not in a rate limit"),
         ("rate: 9/h, hold: {at_least: 5}, drain: true", "drain with hold: true"),
+        (
+            "rate: 9/h, hold: {at_least: 5}, counts: requests",
+            "at_least with counts: requests: a settle gives no request back",
+        ),
         ("rate: 9/h, hold: {at_least: 5}, post_paid: true", "post_paid with hold: true"),
         ("rate: 1000/h, hold: {at_least: 5}, lease: 100ms", "its receipt must name the charge"),
         ("rate: 9/h, algorithm: gcra, hold: {at_least: 5}", "hold on gcra: "),

@@ -31,10 +31,12 @@ const fn named(key: &'static str, limit: &'static str, algorithm: &'static str, 
 }
 
 /// Windows are long, and rates slow: a test that sees one turn begins anew.
-const RULES: [Named; 17] = [
+const RULES: [Named; 19] = [
     named("window", "{unit: week, requests_per_unit: 3}", "fixed_window", "f604800s"),
     named("short_form", "3/month", "fixed_window", "f2592000s"),
     named("drained", "{rate: 3/year, name: quota, drain: true}", "fixed_window", "f31536000s"),
+    named("requests", "{rate: 3/year, counts: requests}", "fixed_window", "rf31536000s"),
+    named("spans", "{rate: 3/year, during: [00:00-12:00, '12:00-24:00']}", "fixed_window", "f31536000s"),
     named("first_hit", "{window: 30d, requests_per_unit: 3, anchor: first_hit}", "fixed_window", "h2592000s"),
     named("calendar", "{rate: 3/week, calendar: true}", "fixed_window", "kweek@"),
     named("tokyo", "{rate: 3/month, calendar: true, timezone: Asia/Tokyo}", "fixed_window", "kmonth@Asia/Tokyo"),

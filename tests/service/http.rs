@@ -652,6 +652,7 @@ fn the_operator_sees_the_policies_with_their_places() {
     let limit = json!({
         "name": null, "algorithm": "gcra", "requests": 5, "window_us": 86_400_000_000_u64, "capacity": 3, "id": "g86400s",
         "drain": false, "post_paid": false, "hold": false, "at_least": null, "alert_at": [], "lease_us": null, "shadow": false, "from_us": null, "until_us": null,
+        "during": null, "counts": "hits",
     });
     assert_eq!(rules[1]["limits"], json!([limit]));
     let of_server = json!({"action": "error", "from": "server"});

@@ -19,6 +19,7 @@ mod members;
 mod overrides;
 mod permits;
 mod policy_tests;
+mod requests;
 mod rows;
 mod simulation;
 mod split;

@@ -8,8 +8,10 @@
 //! these flags on both sides, and [`of_flag`] the direction of each flag. tests/policies/amounts.rs sends traffic through
 //! pairs of limits of all rows. Not here: roles of rules, plans, and limits that are on one side only (limits.rs).
 
+use std::sync::Arc;
+
 use weir_engine::algorithm::parameters::{Anchor, Refill};
-use weir_engine::{Algorithm, CalendarUnit, Limit, Property, Term};
+use weir_engine::{Algorithm, CalendarUnit, During, Limit, Property, Term};
 
 use super::Direction;
 
@@ -84,7 +86,7 @@ const fn of_flag(flag: Property) -> Direction {
         // A denied request consumes what is left.
         Property::Drain => Direction::Stricter,
         // Other amounts are charged, at another time.
-        Property::PostPaid | Property::Hold => Direction::Both,
+        Property::PostPaid | Property::Hold | Property::Requests => Direction::Both,
         // What a lease admits is charged as before. A limit on trial is compared as no limit, and a term by its ends. The
         // others are no flags of a limit.
         Property::Lease
@@ -119,7 +121,8 @@ pub(super) fn direction(old: &Limit, new: &Limit) -> Direction {
         (false, true) => Direction::Stricter,
         (false, false) => Direction::Both,
     };
-    let of_starts = match (term(old).0 == term(new).0, after.form) {
+    let has_same_starts = term(old).0 == term(new).0 && of_spans(old, new) == Direction::Neither;
+    let of_starts = match (has_same_starts, after.form) {
         // Its windows begin at other times.
         (false, Form::FirstHit | Form::Steps) => Direction::Both,
         _ => Direction::Neither,
@@ -130,7 +133,24 @@ pub(super) fn direction(old: &Limit, new: &Limit) -> Direction {
 /// The direction of a changed term. Outside of its term a limit does not exist.
 pub(super) fn of_terms(old: &Limit, new: &Limit) -> Direction {
     let ((old_from, old_until), (new_from, new_until)) = (term(old), term(new));
-    Direction::of(new_from.cmp(&old_from)).and(Direction::of(old_until.cmp(&new_until)))
+    Direction::of(new_from.cmp(&old_from)).and(Direction::of(old_until.cmp(&new_until))).and(of_spans(old, new))
+}
+
+/// The direction of other spans of the week.
+fn of_spans(old: &Limit, new: &Limit) -> Direction {
+    let covers = |wide: Option<&Arc<During>>, narrow: Option<&Arc<During>>| match (wide, narrow) {
+        (None, _) => true,
+        (Some(wide), None) => wide.is_always(),
+        (Some(wide), Some(narrow)) => wide.covers(narrow),
+    };
+    let spans = |limit: &Limit| limit.term.as_ref().and_then(|term| term.during().cloned());
+    let (before, after) = (spans(old), spans(new));
+    match (covers(after.as_ref(), before.as_ref()), covers(before.as_ref(), after.as_ref())) {
+        (true, true) => Direction::Neither,
+        (true, false) => Direction::Stricter,
+        (false, true) => Direction::Looser,
+        (false, false) => Direction::Both,
+    }
 }
 
 fn term(limit: &Limit) -> (u64, u64) {

@@ -51,6 +51,8 @@ weir_engine::named! {
         /// Another parameter of the algorithm: `precision`, `anchor`, `calendar` or `refill`.
         Parameter = "parameter",
         TimeZone = "timezone",
+        /// Hits on one side, requests on the other.
+        Counts = "counts",
         /// Another name, which is in the keys of limits with the same shape.
         Name = "name",
     }
@@ -136,6 +138,7 @@ fn id_causes(old: &Limit, new: &Limit) -> Vec<Cause> {
         (Cause::Window, old.window() != new.window()),
         (Cause::Parameter, !is_other_algorithm && shaping(old) != shaping(new)),
         (Cause::TimeZone, old.zone() != new.zone()),
+        (Cause::Counts, old.counts_requests() != new.counts_requests()),
     ];
     let mut found: Vec<Cause> = causes.into_iter().filter(|(_, is_other)| *is_other).map(|(cause, _)| cause).collect();
     if found.is_empty() && old.id() != new.id() {

@@ -10,8 +10,9 @@ pub(super) fn denies_before(first: &Limit, second: &Limit) -> bool {
     // The bounds below do not hold for charges above a limit or refunds. A limit on trial denies nothing. A second
     // limit of 0 always denies.
     let is_plain = |limit: &Limit| !limit.post_paid() && !limit.hold && !limit.drain && !limit.shadow;
-    // Outside the term of the first limit, only the second one applies.
-    if !is_plain(first) || !is_plain(second) || second.requests() == 0 || first.term.is_some() {
+    // Outside the term of the first limit, only the second one applies. Hits and requests are not compared.
+    let differs = first.term.is_some() || first.counts_requests() != second.counts_requests();
+    if !is_plain(first) || !is_plain(second) || second.requests() == 0 || differs {
         return false;
     }
     let is_same = first.window() == second.window() && first.algorithm() == second.algorithm();

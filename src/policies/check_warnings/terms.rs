@@ -8,11 +8,14 @@ use super::Findings;
 use crate::term::now;
 
 impl Findings<'_> {
-    /// Warns about the first gap that has not ended.
+    /// Warns about the first gap that has not ended. Gaps between spans of the week are meant.
     pub(super) fn term_gap(&mut self, outline: &Outline, rule: &Rule) {
         let always = Term::new(0, Term::NO_END);
-        let terms =
-            rule.limits.iter().filter(|limit| !limit.shadow).map(|limit| limit.term.as_deref().copied().or(always));
+        let terms = rule
+            .limits
+            .iter()
+            .filter(|limit| !limit.shadow)
+            .map(|limit| limit.term.as_deref().cloned().or(always.clone()));
         let Some((from, until)) = gap(terms.flatten().collect()).filter(|(_, until)| *until > now()) else { return };
         self.add(&outline.note.place(), Code::TermGap, || {
             format!("no limit applies from {} until {}", instant_text(from), instant_text(until))

@@ -1,7 +1,7 @@
 //! Parts that the schemas share.
 
 use serde_json::{Map, Value, json};
-use weir_engine::Unit;
+use weir_engine::{Days, Unit};
 use weir_settings::LOG_LEVELS;
 use weir_text::duration_units;
 
@@ -111,6 +111,15 @@ pub(crate) fn instant() -> Value {
     // A date, or a date and a time with `Z`, an offset, a time zone, or an offset and a time zone.
     let pattern = "^[0-9]{4}-[0-9]{2}-[0-9]{2}($|.*[Zz\\]]$|[Tt ].*[+-][0-9:]+$)";
     json!({ "type": "string", "pattern": pattern, "examples": ["2026-12-01", "2026-12-01T08:00:00+01:00", "2026-12-01T08:00[Europe/Berlin]"] })
+}
+
+/// A span of the week: `Sun 02:00-06:00 Europe/Berlin`.
+pub(crate) fn span() -> Value {
+    let day = Days::NAMES.map(|day| any_case(&day.to_lowercase())).join("|");
+    let range = format!("({day})(-({day}))?");
+    let time = "([01][0-9]|2[0-4]):[0-5][0-9]";
+    let pattern = format!("^(({range}(,{range})*|{}) )?{time}-{time}( [^ ]+)?$", any_case("daily"));
+    json!({ "type": "string", "pattern": pattern, "examples": ["Sun 02:00-06:00 Europe/Berlin", "Mon-Fri 22:00-06:00", "Sat,Sun 00:00-24:00"] })
 }
 
 pub(crate) fn any_instant() -> Value {

@@ -315,6 +315,39 @@ fn check_and_explain_show_a_lease() {
     }
 }
 
+/// [te-5] [lm-7]
+#[test]
+fn check_and_explain_show_spans_and_what_is_counted() {
+    let text = "domain: shop
+descriptors:
+  - key: user
+    rate_limits:
+      - {rate: 9/min, counts: requests}
+      - {rate: 5/h, name: all, during: [00:00-12:00, 'Mon-Sun 12:00-24:00']}
+      - {rate: 4/h, name: sunday, during: sun 02:00-06:00 europe/berlin, from: 2099-01-01}
+      - {rate: 3/h, name: january, from: 2001-01-01, until: 2099-02-01}
+      - {rate: 2/h, name: over, until: 2001-01-01}
+";
+    let dir = directory(&[("shop.yaml", text)]);
+    let shown = checked(dir.path()).unwrap();
+    for detail in [
+        "9 per minute   fixed_window, counts requests",
+        "5 per hour     fixed_window, name all, during daily 00:00-12:00 UTC; daily 12:00-24:00 UTC",
+        "4 per hour     fixed_window, name sunday, from 2099-01-01T00:00:00Z, during Sun 02:00-06:00 Europe/Berlin",
+    ] {
+        assert!(shown.contains(detail), "{detail}\n{shown}");
+    }
+    let shown = explained(dir.path(), "shop", &["user=ann"]);
+    let keyed: Vec<&str> =
+        shown.lines().skip_while(|line| !line.contains("rule user")).skip(1).map(str::trim).collect();
+    let after = |key: &str| keyed[keyed.iter().position(|line| line.ends_with(key)).expect(key) + 1];
+    assert!(after("}rf60s").starts_with("5 per hour"), "always: {shown}");
+    assert_eq!(after("}f3600s:all"), "applies now", "{shown}");
+    assert_eq!(after("}f3600s:sunday"), "does not apply now, next from 2099-01-04T01:00:00Z", "{shown}");
+    assert_eq!(after("}f3600s:january"), "applies now, until 2099-02-01T00:00:00Z", "{shown}");
+    assert_eq!(after("}f3600s:over"), "does not apply any more", "{shown}");
+}
+
 #[test]
 fn explain_tells_why_nothing_matches() {
     let dir = directory(&[("shop.yaml", SHOP)]);

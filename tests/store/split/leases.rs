@@ -29,6 +29,8 @@ descriptors:
     rate_limits:
       - {rate: 10_000/day, lease: 1s}
       - {rate: 10_000/day, algorithm: sliding_window, lease: 1s}
+  - key: requests
+    rate_limit: {rate: 10_000/day, lease: 1s, counts: requests}
   - key: plain
     rate_limit: 10_000/day
 ";
@@ -160,12 +162,14 @@ fn due(number: u32) -> Micros {
 #[test]
 fn a_hot_key_asks_the_store_seldom_and_its_answers_count_down() {
     const REQUESTS: u32 = 5_000;
-    for key in ["tenant", "calendar", "both"] {
+    // [lm-7]
+    let many = Operation::Consume(70);
+    for (key, operation) in [("tenant", ONE), ("calendar", ONE), ("both", ONE), ("requests", many)] {
         let replica = Replica::new(LEASED, &Slotted::new(7));
         run(async {
             let (mut steps, mut last) = (0, LIMIT);
             for number in 0..REQUESTS {
-                let answer = replica.ask(due(number), &[(key, "hot", ONE)]).await;
+                let answer = replica.ask(due(number), &[(key, "hot", operation)]).await;
                 let (status, exact) = (&answer.statuses[0], LIMIT - number - 1);
                 // As old as the lease, and without what others hold: on a busy machine that is a lease that ended before it was used up.
                 let range = exact.saturating_sub(2 * LEASE_MAX)..=exact + LEASE_MAX;
