@@ -59,10 +59,10 @@ fn main() -> ExitCode {
             let (dialect, strictness) = (arguments.dialect.dialect(), arguments.strictness());
             let (format, out) = (arguments.format, &mut stdout());
             match arguments.checked() {
-                Ok(Checked::Files(directory)) => match format {
-                    CheckFormat::Text => check::run(&directory, dialect, strictness, out),
-                    CheckFormat::Json | CheckFormat::Sarif => {
-                        check::report(&directory, dialect, strictness, format, out)
+                Ok(Checked::Files(directory)) => match (format, arguments.dialect.source(&directory)) {
+                    (CheckFormat::Text, source) => check::run(source, dialect, strictness, out),
+                    (CheckFormat::Json | CheckFormat::Sarif, source) => {
+                        check::report(source, dialect, strictness, format, out)
                     }
                 }
                 .map_err(|error| error.to_string()),
@@ -99,11 +99,12 @@ fn main() -> ExitCode {
             };
         }
         Command::Explain(arguments) => {
-            let dialect = arguments.dialect.dialect();
+            let read = arguments.dialect.clone();
             let (out, notes) = (&mut stdout(), &mut stderr());
             match arguments.explained() {
                 Ok(Explained { policies: Policies::Files(directory), domain, descriptors }) => {
-                    explain::run(&directory, dialect, &domain, &descriptors, out).map_err(|error| error.to_string())
+                    explain::run(read.source(&directory), read.dialect(), &domain, &descriptors, out)
+                        .map_err(|error| error.to_string())
                 }
                 Ok(Explained { policies: Policies::Server(server), domain, descriptors }) => {
                     explain::run_served(&server, &domain, &descriptors, out, notes).map_err(|error| error.to_string())

@@ -23,6 +23,12 @@ pub struct ReadyPolicies {
     pub problem_count: usize,
     pub problem_kinds: Vec<String>,
     pub problems: Vec<String>,
+    /// The number of overlays that no limit meets.
+    #[serde(default)]
+    pub unmet_overlay_count: usize,
+    /// The places of the first of them.
+    #[serde(default)]
+    pub unmet_overlays: Vec<String>,
     /// The state of the control plane, if policies come from one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<Value>,

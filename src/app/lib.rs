@@ -25,6 +25,7 @@ mod service_manager;
 mod stores;
 mod traces;
 mod xds;
+mod xds_target;
 
 use std::io;
 use std::sync::Arc;
@@ -177,6 +178,7 @@ pub fn source(policies: &weir_settings::Policies, memory: u64) -> Source {
         dot_files: policies.dot_files,
         beside: policies.beside,
         allow_empty: policies.allow_empty,
+        overlay: policies.overlay.clone(),
         limits: Limits::of(policies, memory),
     }
 }

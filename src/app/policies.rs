@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use weir_engine::PolicySet;
 use weir_engine::words::printable;
-use weir_http::{PolicyProblems, ServiceState};
+use weir_http::{Overlays, PolicyProblems, ServiceState};
 use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_limiter::Policies;
 use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
@@ -40,6 +40,7 @@ pub(super) struct Loaded {
     pub(super) places: Vec<String>,
     /// The source, for `/policies/source`.
     pub(super) kept: Kept,
+    pub(super) overlays: Overlays,
     pub(super) files: usize,
     pub(super) took: Duration,
 }
@@ -54,8 +55,12 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
 pub(super) fn fit(loaded: weir_policies::Loaded, started: Instant) -> Loaded {
     log_warnings(&loaded.warnings);
     let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
-    let weir_policies::Loaded { policies, kept, files, .. } = loaded;
-    Loaded { policies, places, kept, files, took: started.elapsed() }
+    let weir_policies::Loaded { policies, kept, overlays, files, .. } = loaded;
+    let overlays = overlays.map_or_else(Overlays::default, |used| Overlays {
+        met: used.count - used.unmet.len(),
+        unmet: used.unmet.iter().map(ToString::to_string).collect(),
+    });
+    Loaded { policies, places, kept, overlays, files, took: started.elapsed() }
 }
 
 fn log_warnings(warnings: &Warnings) {
@@ -103,7 +108,7 @@ impl Target {
         self.policies.replace(loaded.policies);
         self.metrics.policies_loaded();
         let in_force = self.policies.current();
-        self.report.loaded(in_force.clone(), loaded.places, loaded.kept);
+        self.report.loaded(in_force.clone(), loaded.places, loaded.kept, loaded.overlays);
         let changes = Changes::between(&before, &in_force);
         tracing::info!(
             files = loaded.files,
@@ -124,7 +129,7 @@ impl Target {
         self.report.refused(problems)
     }
 
-    fn refuse(&self, problems: &PolicyProblems) -> PolicyProblems {
+    pub(super) fn refuse(&self, problems: &PolicyProblems) -> PolicyProblems {
         let before = self.count_refused(problems.clone());
         // Logged last, so that `/readyz` is up to date when the log line appears.
         log_problems(problems);

@@ -29,6 +29,7 @@ use super::ready::{self, WarmUp};
 use super::rows::{FirstRows, RowFiles};
 use super::second_redis::SecondRedis;
 use super::stores::{Opened, Stores};
+use super::xds_target::PolicyTarget;
 use super::{
     AppError, banner, log, metrics, overrides, row_count, rows, service_manager, source, waits_for_policies, xds,
 };
@@ -112,7 +113,7 @@ impl Server {
         let started = Reload::start(files, dialect, settings.isolate).await;
         let (reload, loaded) = started.map_err(|problems| AppError::Policies(problems.lines()))?;
         let policies = Arc::new(Policies::new(loaded.policies, self.metrics.observer()));
-        self.report.loaded(policies.current(), loaded.places, loaded.kept);
+        self.report.loaded(policies.current(), loaded.places, loaded.kept, loaded.overlays);
         self.metrics.policies_loaded();
         policies::log(&policies.current(), loaded.files, loaded.took);
         Ok((policies, reload))
@@ -122,9 +123,12 @@ impl Server {
     async fn policies_by_xds(&mut self, manager: Option<&ServiceManager>) -> Result<Option<Arc<Policies>>, AppError> {
         let settings = &self.settings.policies;
         let policies = Arc::new(Policies::none_yet(self.metrics.observer()));
-        let target = xds::Target { load: self.target(&policies), dialect: Dialect::of(settings) };
-        let (subscription, mut first) = xds::subscribe(&settings.xds, target)?;
         let life = self.life.clone();
+        let (target, overlay) = PolicyTarget::new(settings, self.target(&policies))?;
+        if let Some(overlay) = overlay {
+            self.supervisor.task("overlays", overlay.follow(target.clone(), self.shutdown.reloads(), life.clone()));
+        }
+        let (subscription, mut first) = xds::subscribe(&settings.xds, target)?;
         self.supervisor.task("xds", async move {
             tokio::select! {
                 () = life.reached(Phase::Draining) => Ok(()),
@@ -317,6 +321,10 @@ impl Server {
             } else {
                 rows::warn_of_ignored(policies, rows.store().name());
             }
+        }
+        if settings.policies.overlay.is_some() {
+            metrics.show("weir_policy_overlays", &["met"], report, |report| report.overlays().0 as u64);
+            metrics.show("weir_policy_overlays", &["unmet"], report, |report| report.overlays().1 as u64);
         }
         supervisor.task("overrides", overrides::follow(overrides, life.clone()));
         if let Some(tls) = tls {

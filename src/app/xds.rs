@@ -1,23 +1,18 @@
-//! Policies from a control plane: applies them, and shows their state at `/readyz` and in metrics.
+//! Policies from a control plane: asks for them, and shows their state at `/readyz` and in metrics.
 //!
-//! Not here: the client (xds), the meaning of resources (xds/resource.rs), and policies from files (policies.rs).
+//! Not here: the client (xds), how resources are put in force (xds_target.rs), and policies from files (policies.rs).
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use weir_policies::Dialect;
-use weir_telemetry::metrics::{LimitSource, Metrics};
+use weir_telemetry::metrics::Metrics;
 use weir_tls::{GRPC_PROTOCOLS, Tls, TlsFiles};
-use weir_xds::{Options, Pauses, Status, Subscription, UnknownFields, Watch};
+use weir_xds::{Options, Pauses, Status, Subscription, Watch};
 
-use super::{AppError, certificates, policies};
-
-pub(super) struct Target {
-    pub(super) load: policies::Target,
-    pub(super) dialect: Dialect,
-}
+use super::xds_target::PolicyTarget;
+use super::{AppError, certificates};
 
 /// Signals when the first policies are in force.
 pub(super) struct First(watch::Receiver<bool>);
@@ -31,9 +26,11 @@ impl First {
 
 /// A subscription to the server of the settings. Reads its files once.
 /// Fails when a file cannot be used.
-pub(super) fn subscribe(settings: &weir_settings::Xds, target: Target) -> Result<(Subscription, First), AppError> {
+pub(super) fn subscribe(
+    settings: &weir_settings::Xds,
+    target: Arc<PolicyTarget>,
+) -> Result<(Subscription, First), AppError> {
     let options = options(settings)?;
-    let response_bytes_max = options.message_bytes_max;
     let server = format!("{}:{}", options.host, options.port);
     let watched = Arc::new(Watch::default());
     gauges(&target.load.metrics, &watched);
@@ -44,38 +41,11 @@ pub(super) fn subscribe(settings: &weir_settings::Xds, target: Target) -> Result
     target.load.report.source_is(move || shown.read(|status| as_json(&server, status)));
     let (accepted, first) = watch::channel(false);
     let sink = move |resources: &[weir_xds::Resource]| {
-        target.put(resources, response_bytes_max)?;
+        target.put(resources)?;
         accepted.send_replace(true);
         Ok(())
     };
     Ok((Subscription::new(options, Arc::new(sink), watched), First(first)))
-}
-
-impl Target {
-    /// Applies all of these resources, or none.
-    ///
-    /// # Errors
-    /// All problems, with one text for each.
-    fn put(&self, resources: &[weir_xds::Resource], response_bytes_max: usize) -> Result<(), Vec<String>> {
-        let started = Instant::now();
-        let read = weir_xds::resource::policies(resources, response_bytes_max, self.dialect);
-        match read {
-            Ok(loaded) => {
-                if let Some(UnknownFields { messages, message, field }) = weir_xds::resource::unknown_fields(resources)
-                {
-                    self.load.metrics.unknown_limit_fields(LimitSource::Xds, messages, message, field);
-                }
-                self.load.put_in_force(policies::fit(loaded, started));
-                Ok(())
-            }
-            Err(problems) => {
-                let problems = policies::of_load(&problems);
-                // The subscription logs them, once for each version.
-                self.load.count_refused(problems.clone());
-                Err(problems.lines())
-            }
-        }
-    }
 }
 
 fn options(settings: &weir_settings::Xds) -> Result<Options, AppError> {

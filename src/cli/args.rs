@@ -198,10 +198,10 @@ pub struct CheckArguments {
     #[arg(value_name = "DIR", required_unless_present_any = ["server", "config"])]
     pub directory: Option<PathBuf>,
     /// Read the policies as weir serve does with this YAML file of settings and this environment
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["server", "compatible", "merge_domains"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["server", "compatible", "merge_domains", "overlay"])]
     pub config: Option<PathBuf>,
     /// Check what a running server has in force: its admin listener, HOST:PORT
-    #[arg(long, value_name = "ADDR", conflicts_with_all = ["directory", "compatible", "merge_domains"])]
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["directory", "compatible", "merge_domains", "overlay"])]
     pub server: Option<AdminServer>,
     /// Exit with 1 if there are warnings
     #[arg(long)]
@@ -310,7 +310,7 @@ pub struct ExplainArguments {
     #[arg(value_name = "K=V[,K=V]", required_unless_present = "server")]
     descriptors: Vec<TypedDescriptor>,
     /// Explain what a running server has in force: its admin listener, HOST:PORT
-    #[arg(long, value_name = "ADDR", conflicts_with_all = ["compatible", "merge_domains"])]
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["compatible", "merge_domains", "overlay"])]
     server: Option<AdminServer>,
     /// How the files are read.
     #[command(flatten)]

@@ -14,11 +14,11 @@ use weir_engine::words::{counted, printable};
 use weir_engine::{Domain, KeyValue, Limit, Matcher, Mode, PolicySet, Rule};
 use weir_lab::testing::Strictness;
 use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowRefused, check_of_file};
-use weir_policies::files::{Source, is_test, is_traffic, row_files};
+use weir_policies::files::{Source, is_overlay, is_test, is_traffic, row_files};
 use weir_policies::traffic_file::{self, Origin, Sources};
 use weir_policies::{
-    Dialect, DomainOutline, Loaded, Outline, PROBLEMS_MAX, Problems, RowsBeside, check_warnings, check_warnings_with,
-    load, load_dir_with, test_file,
+    Dialect, DomainOutline, Loaded, Outline, OverlayFile, PROBLEMS_MAX, Problems, RowsBeside, check_warnings,
+    check_warnings_with, load, test_file,
 };
 use weir_settings::{PolicySource, Settings, StoreKind};
 use weir_text::{amount, instant_text, parameters, spell};
@@ -56,20 +56,32 @@ pub enum Failed {
     Output(#[from] io::Error),
 }
 
-/// Validates a policy directory and writes a tree of its domains, descriptors and limits, then the warnings and totals.
+/// Validates policies and writes a tree of their domains, descriptors and limits, then the warnings and totals. A single
+/// file can also be one of tests, traffic or overlays.
 ///
 /// # Errors
 /// When policies are wrong; then nothing is written. When writing fails, or when there are warnings that count
 /// as errors.
-pub fn run(directory: &Path, dialect: Dialect, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
-    if directory.is_file() && is_test(directory) {
-        return tests(directory, out);
+pub fn run(
+    source: impl Into<Source>,
+    dialect: Dialect,
+    strictness: Strictness,
+    out: &mut dyn Write,
+) -> Result<(), Failed> {
+    let source = source.into();
+    if let Some(other) = other_file(&source.directory) {
+        return other(&source.directory, out);
     }
-    if directory.is_file() && is_traffic(directory) {
-        return traffic(directory, out);
-    }
-    let loaded = load_dir_with(directory, dialect).map_err(Failed::Policies)?;
-    checked(loaded, &Source::from(directory), None, strictness, out)
+    let loaded = load(&source, dialect).map_err(Failed::Policies)?;
+    checked(loaded, &source, None, strictness, out)
+}
+
+type Check = fn(&Path, &mut dyn Write) -> Result<(), Failed>;
+
+/// How a file is checked that has no policies, by its name.
+fn other_file(path: &Path) -> Option<Check> {
+    let by_name: [(fn(&Path) -> bool, Check); 3] = [(is_test, tests), (is_traffic, traffic), (is_overlay, overlays)];
+    by_name.into_iter().find(|(is_called, _)| is_called(path) && path.is_file()).map(|(_, check)| check)
 }
 
 /// As [`run`], for the policies that `weir serve` reads with these settings, or for `directory` in place of theirs.
@@ -84,7 +96,7 @@ pub fn run_settings(
 ) -> Result<(), Failed> {
     let Some((loaded, source)) = read_by_settings(settings, directory)? else {
         writeln!(out, "policies.source is xds: a control plane has the policies, so there are no files to check")?;
-        return Ok(());
+        return settings.policies.overlay.as_deref().map_or(Ok(()), |path| overlays(path, out));
     };
     checked(loaded, &source, Some(settings), strictness, out)
 }
@@ -193,6 +205,14 @@ fn traffic(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
             writeln!(out, "{}: an access log, {}", file.name, printable(&log.path.display().to_string()))?;
         }
     }
+    Ok(())
+}
+
+/// Validates a file of overlays by itself and writes its totals.
+fn overlays(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
+    let file = OverlayFile::read(path).map_err(Failed::Policies)?;
+    let (name, overlays) = (printable(&path.display().to_string()), counted(file.count(), "overlay"));
+    writeln!(out, "{name}: {overlays}; --overlay adds them to policies")?;
     Ok(())
 }
 
@@ -417,11 +437,13 @@ fn details(limit: &Limit) -> Vec<String> {
 fn totals(loaded: &Loaded) -> String {
     let rules = loaded.policies.rules();
     let limits: usize = rules.iter().map(|rule| rule.limits.len()).sum();
+    let overlays = loaded.overlays.as_ref().map(|used| format!(", with {}", counted(used.count, "overlay")));
     format!(
-        "{}, {}, {} in {}",
+        "{}, {}, {} in {}{}",
         counted(loaded.domains.len(), "domain"),
         counted(rules.len(), "rule"),
         counted(limits, "limit"),
-        counted(loaded.files, "file")
+        counted(loaded.files, "file"),
+        overlays.unwrap_or_default()
     )
 }

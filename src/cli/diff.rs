@@ -8,7 +8,7 @@ mod text;
 mod words;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weir_engine::{PolicySet, Row};
@@ -40,10 +40,13 @@ pub struct Diff {
     /// The dialect of both. The settings of the traffic can change it.
     #[command(flatten)]
     pub dialect: DialectArguments,
+    /// Add the overlays of this file to OLD, in place of those of --overlay
+    #[arg(long, value_name = "FILE")]
+    pub old_overlay: Option<PathBuf>,
 }
 
 /// The dialect of policy files, for commands that load no settings.
-#[derive(clap::Args, Clone, Copy, Debug, Default)]
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct DialectArguments {
     /// Read the files as envoyproxy/ratelimit does, as with policies.compatible
     #[arg(long)]
@@ -51,9 +54,17 @@ pub struct DialectArguments {
     /// Join files of one domain, as with policies.merge_domains
     #[arg(long)]
     pub merge_domains: bool,
+    /// Add the overlays of this file, as with policies.overlay
+    #[arg(long, value_name = "FILE")]
+    pub overlay: Option<PathBuf>,
 }
 
 impl DialectArguments {
+    /// The files at a path, with the overlays.
+    pub fn source(&self, path: &Path) -> Source {
+        Source { overlay: self.overlay.clone(), ..Source::from(path) }
+    }
+
     /// The dialect that the flags select.
     pub const fn dialect(&self) -> Dialect {
         Dialect { compatible: self.compatible, merge_domains: self.merge_domains, calendar_months: false }
@@ -143,9 +154,13 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
         let loaded = load(&source, dialect)?;
         Ok(Side { policies: Arc::new(loaded.policies), places: loaded.places })
     };
+    let said = traffic.as_ref().and_then(|traffic| traffic.settings().policies.overlay.clone());
+    let overlay = diff.dialect.overlay.clone().or(said);
+    let new = Source { overlay: overlay.clone(), ..Source::from(&diff.new) };
     // Before the first policies, the old directory is empty. A missing directory is a mistake.
-    let old = Source { allow_empty: diff.old.is_dir(), ..Source::from(&diff.old) };
-    let (old, new) = match (read(old), read(Source::from(&diff.new))) {
+    let overlay = diff.old_overlay.clone().or(overlay);
+    let old = Source { allow_empty: diff.old.is_dir(), overlay, ..Source::from(&diff.old) };
+    let (old, new) = match (read(old), read(new)) {
         (Ok(old), Ok(new)) => (old, new),
         (old, new) => {
             let problems = [old.err(), new.err()].into_iter().flatten().map(|problems| problems.to_string());

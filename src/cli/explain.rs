@@ -3,7 +3,6 @@
 //! The engine matches the entries. The outline of the files has only the places, and the keys that would have matched.
 
 use std::io::{self, Write};
-use std::path::Path;
 
 use weir_api::overrides::ShownOverride;
 use weir_engine::descriptor::{as_entries, spell_entries};
@@ -11,7 +10,8 @@ use weir_engine::key::{write_key, write_tag};
 use weir_engine::policy::{Match, Step};
 use weir_engine::words::printable;
 use weir_engine::{Domain, Entry, Matcher, Micros, Override, Overrides, Phase, Rule, Term};
-use weir_policies::{Dialect, DomainOutline, Loaded, Outline, load_dir_with};
+use weir_policies::files::Source;
+use weir_policies::{Dialect, DomainOutline, Loaded, Outline, load};
 use weir_store::{Clock as _, SystemClock};
 use weir_text::{instant_text, nearest, next_begin, phase};
 
@@ -28,13 +28,13 @@ use super::served::{self, Served};
 /// # Errors
 /// When policies are wrong; then nothing is written. When writing fails.
 pub fn run(
-    directory: &Path,
+    source: impl Into<Source>,
     dialect: Dialect,
     domain: &str,
     descriptors: &[Vec<(String, String)>],
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
-    let loaded = load_dir_with(directory, dialect).map_err(Failed::Policies)?;
+    let loaded = load(&source.into(), dialect).map_err(Failed::Policies)?;
     write(&loaded, THE_SERVERS, &[], &[], domain, descriptors, out)?;
     Ok(())
 }

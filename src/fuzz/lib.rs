@@ -17,7 +17,7 @@ use weir_limiter::HOLDS_MAX;
 pub use weir_limiter::overrides::fuzz as overrides;
 pub use weir_limiter::rows::fuzz as rows;
 pub use weir_policies::row_file::fuzz as row_lines;
-use weir_policies::{PROBLEMS_MAX, Sources, test_file, traffic_file};
+use weir_policies::{OverlayFile, PROBLEMS_MAX, Reading, Sources, test_file, traffic_file};
 use weir_protobuf::FIELDS_MAX;
 use weir_rls::proto::RateLimitRequest;
 use weir_rls::request::Request;
@@ -118,6 +118,21 @@ pub fn policies(data: &[u8]) {
         let line = problem.position.map_or(1, |position| position.line);
         assert!(usize::try_from(line).is_ok_and(|line| line <= lines), "{problem} of {lines} lines");
         assert!(!problem.message.is_empty());
+    }
+}
+
+/// A file of overlays and, after a line of `---`, a policy file.
+/// Panics when it is refused without a problem.
+pub fn overlays(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let (overlays, policy) = text.split_once("\n---\n").unwrap_or((&text, ""));
+    let loaded = OverlayFile::of("fuzz.overlay.yaml", overlays).and_then(|overlay| {
+        let reading = Reading { overlay: Some(overlay), ..Reading::default() };
+        weir_policies::parse_with(&[("fuzz.yaml", policy)], reading)
+    });
+    if let Err(problems) = loaded {
+        assert!(problems.count() > 0 && (1..=PROBLEMS_MAX).contains(&problems.list().len()));
+        assert!(problems.list().iter().all(|problem| problem.position.is_none_or(|at| at.of_graft().is_none())));
     }
 }
 
@@ -287,6 +302,11 @@ mod tests {
     #[test]
     fn policies() {
         run("policies", super::policies);
+    }
+
+    #[test]
+    fn overlays() {
+        run("overlays", super::overlays);
     }
 
     #[test]

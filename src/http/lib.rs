@@ -196,6 +196,16 @@ struct ShownPolicies {
     source: Option<Arc<[u8]>>,
     /// The problems of the newest policies, if they were refused.
     problems: PolicyProblems,
+    overlays: Overlays,
+}
+
+/// The overlays of the policies in force.
+#[derive(Debug, Default)]
+pub struct Overlays {
+    /// The number of overlays that a limit has met.
+    pub met: usize,
+    /// The places of the others.
+    pub unmet: Vec<String>,
 }
 
 /// Why changed policies are not in force.
@@ -280,8 +290,9 @@ impl ServiceState {
 
     /// Sets the policies in force. `places` has the place of each rule, by its id. `source` is their source as JSON in
     /// gzip, if it is kept.
-    pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>, source: Option<Arc<[u8]>>) {
-        let shown = ShownPolicies { policies, places: places.into(), source, problems: PolicyProblems::default() };
+    pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>, source: Option<Arc<[u8]>>, overlays: Overlays) {
+        let (places, problems) = (places.into(), PolicyProblems::default());
+        let shown = ShownPolicies { policies, places, source, problems, overlays };
         // Freed after the lock is released, because many rules take time.
         let before = std::mem::replace(&mut *self.policies.lock(), shown);
         drop(before);
@@ -297,6 +308,13 @@ impl ServiceState {
             problems: shown.problems.count,
             store_answered: self.store_answered.load(Relaxed),
         }
+    }
+
+    /// The number of overlays that a limit of the policies in force has met, and of the others.
+    #[must_use]
+    pub fn overlays(&self) -> (usize, usize) {
+        let shown = self.policies.lock();
+        (shown.overlays.met, shown.overlays.unmet.len())
     }
 
     /// Whether the policies in force have a rule with this path, in this domain or in any.
@@ -515,6 +533,8 @@ fn readiness(site: &Site) -> (StatusCode, Ready) {
             problem_count: shown.problems.count,
             problem_kinds: shown.problems.kinds.iter().map(ToString::to_string).collect(),
             problems: shown.problems.lines(),
+            unmet_overlay_count: shown.overlays.unmet.len(),
+            unmet_overlays: shown.overlays.unmet.iter().take(PROBLEMS_SHOWN_MAX).cloned().collect(),
             server: site.report.source.get().map(|source| source()),
         },
         overrides: site.overrides_shown(),

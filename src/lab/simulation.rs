@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use weir_engine::words::counted;
 use weir_engine::{Micros, PolicySet};
 use weir_limiter::{Answer, Query, Undecided};
-use weir_policies::{Dialect, GivenRows, Loaded, Location, Problems, load_dir_with};
+use weir_policies::{GivenRows, Loaded, Location, Problems, load_dir_by};
 use weir_rls::configured;
 use weir_settings::Settings;
 
@@ -104,7 +104,7 @@ impl Simulated {
     /// # Errors
     /// Every problem of the policies.
     pub fn load(path: &Path, settings: &Arc<Settings>) -> Result<Self, Problems> {
-        let loaded = load_dir_with(path, Dialect::of(&settings.policies))?;
+        let loaded = load_dir_by(path, &settings.policies)?;
         Ok(Self::new(path.display().to_string(), loaded, settings))
     }
 

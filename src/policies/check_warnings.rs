@@ -62,6 +62,9 @@ pub fn check_warnings_with(loaded: &mut Loaded, delay_header: Option<bool>) {
         found.domain(name, &descriptors);
     }
     found.alike_domains(&names);
+    for place in loaded.overlays.iter().flat_map(|used| &used.unmet) {
+        found.add(place, Code::UnmetOverlay, || "no limit meets this overlay".to_owned());
+    }
     found.allows_nothing();
     let Findings { mut warnings, more, .. } = found;
     warnings.sort_by(|one, other| (&one.file, one.position).cmp(&(&other.file, other.position)));

@@ -43,6 +43,8 @@ pub struct Source {
     pub beside: bool,
     /// Whether the directory and its policy files may be missing.
     pub allow_empty: bool,
+    /// The file of overlays.
+    pub overlay: Option<PathBuf>,
     /// The bounds on the policy files.
     pub limits: Limits,
 }
@@ -57,6 +59,7 @@ impl From<&Path> for Source {
             dot_files: false,
             beside: false,
             allow_empty: false,
+            overlay: None,
             limits: Limits::default(),
         }
     }
@@ -77,12 +80,14 @@ impl Source {
     /// The files of rows beside these policies.
     #[must_use]
     pub fn rows(self) -> Self {
-        Self { kind: FileKind::Rows, ..self }
+        Self { kind: FileKind::Rows, overlay: None, ..self }
     }
 
     fn takes(&self, path: &Path) -> bool {
         match self.kind {
-            FileKind::Policies => self.all_files || (is_yaml(path) && !is_test(path) && !is_traffic(path)),
+            FileKind::Policies => {
+                self.all_files || (is_yaml(path) && !is_test(path) && !is_traffic(path) && !is_overlay(path))
+            }
             FileKind::Rows => path.as_os_str().as_encoded_bytes().ends_with(ROW_FILE_ENDING.as_bytes()),
         }
     }
@@ -103,6 +108,11 @@ pub fn is_traffic(path: &Path) -> bool {
     is_yaml_called(path, b".traffic")
 }
 
+/// Whether a file holds overlays, by its name: `*.overlay.yaml` or `*.overlay.yml`.
+pub fn is_overlay(path: &Path) -> bool {
+    is_yaml_called(path, b".overlay")
+}
+
 fn is_yaml_called(path: &Path, ending: &[u8]) -> bool {
     is_yaml(path) && path.file_stem().is_some_and(|stem| stem.as_encoded_bytes().ends_with(ending))
 }
@@ -112,7 +122,7 @@ fn is_yaml(path: &Path) -> bool {
 }
 
 /// The policy files of a source, sorted by path: every `*.yaml` and `*.yml` of a directory and its subdirectories, except
-/// [tests](is_test) and [traffic](is_traffic). Symlinks are followed. The path of a file is that file alone, with any name.
+/// [tests](is_test), [traffic](is_traffic) and [overlays](is_overlay). Symlinks are followed. The path of a file is that file alone, with any name.
 ///
 /// Names that start with a dot are skipped unless the source includes them. In a Kubernetes ConfigMap they are the
 /// generations (`..2024_...`, `..data`), and the visible files are symlinks through them. A dangling symlink is listed,
@@ -126,6 +136,7 @@ pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
     if !source.all_files {
         must_not_be(&source.directory, is_test, "tests, not of policies: weir test runs it")?;
         must_not_be(&source.directory, is_traffic, "traffic, not of policies: weir simulate sends it")?;
+        must_not_be(&source.directory, is_overlay, "overlays, not of policies: policies.overlay names it")?;
     }
     let files = walk(&source)?;
     Ok(files.into_iter().map(|file| file.path).collect())
@@ -221,6 +232,12 @@ impl Mark {
     pub(super) fn arrived_whole(&self) -> bool {
         self.modified < self.changed
     }
+}
+
+/// A file that is watched beside the policies, also if it is missing.
+pub(super) fn beside(path: &Path) -> PolicyFile {
+    let mark = fs::metadata(path).ok().map(|metadata| Mark::of(&metadata));
+    PolicyFile { path: path.to_owned(), real: fs::canonicalize(path).ok(), mark }
 }
 
 pub(super) fn walk(source: &Source) -> io::Result<Vec<PolicyFile>> {

@@ -111,6 +111,7 @@ macro_rules! mapping {
                     default: $default,
                     example: $example,
                     only: only!($($needs, $reason)?),
+                    check: |reader, fields| ($form.read)(reader, fields, $name).map(drop),
                 }),+],
                 ignored: &[$($ignored)?],
             };

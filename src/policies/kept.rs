@@ -4,7 +4,7 @@
 //! {"compatible": false, "merge_domains": false, "calendar_months": false, "files": [{"name": "shop.yaml", "text": "domain: shop"}]}
 //! ```
 //!
-//! Policies that were not read from text have a `tree` in place of a `text`. Not here: what reads them (http, cli).
+//! With overlays there is also `"overlay": {"name": "overlays.yaml", "text": "overlays: []"}`. Policies that were not read from text have a `tree` in place of a `text`. Not here: what reads them (http, cli).
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
@@ -16,6 +16,7 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
 use super::Dialect;
+use super::overlay::OverlayFile;
 use super::tree::Tree;
 
 /// The most compressed bytes. Larger policies are not kept.
@@ -41,6 +42,8 @@ pub struct Sources {
     pub merge_domains: bool,
     /// Whether months without `calendar` are those of the calendar.
     pub calendar_months: bool,
+    #[serde(default)]
+    pub(super) overlay: Option<OverlayFile>,
     pub(super) files: Vec<File>,
 }
 
@@ -81,6 +84,9 @@ pub(super) fn unpacked(kept: &Arc<[u8]>) -> Option<Sources> {
 
 impl Sources {
     pub fn rename(&mut self, to: impl Fn(&str) -> String) {
+        if let Some(overlay) = &mut self.overlay {
+            overlay.rename(&to);
+        }
         for file in &mut self.files {
             file.name = to(&file.name);
         }
@@ -96,7 +102,7 @@ impl Sources {
 }
 
 impl Keeper {
-    pub(super) fn new(dialect: Dialect) -> Self {
+    pub(super) fn new(dialect: Dialect, overlay: Option<&OverlayFile>) -> Self {
         // Each load waits for the compression, so speed matters more than size.
         let mut keeper = Self {
             encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())),
@@ -105,9 +111,17 @@ impl Keeper {
         };
         let Dialect { compatible, merge_domains, calendar_months } = dialect;
         let head = format!(
-            "{{\"compatible\":{compatible},\"merge_domains\":{merge_domains},\"calendar_months\":{calendar_months},\"files\":["
+            "{{\"compatible\":{compatible},\"merge_domains\":{merge_domains},\"calendar_months\":{calendar_months},"
         );
         keeper.add(|encoder| encoder.write_all(head.as_bytes()));
+        if let Some(overlay) = overlay {
+            keeper.add(|encoder| {
+                encoder.write_all(b"\"overlay\":")?;
+                serde_json::to_writer(&mut *encoder, overlay).map_err(io::Error::from)?;
+                encoder.write_all(b",")
+            });
+        }
+        keeper.add(|encoder| encoder.write_all(b"\"files\":["));
         keeper
     }
 
@@ -189,7 +203,7 @@ mod tests {
 
     #[test]
     fn no_files_are_kept_too_and_too_many_bytes_are_not() {
-        let none = Keeper::new(Dialect::default()).finish();
+        let none = Keeper::new(Dialect::default(), None).finish();
         assert_eq!(load_sources(unpacked(&none)).unwrap().policies.domains().len(), 0);
         // Pseudo-random bytes do not compress.
         let mut state = 1_u64;
@@ -201,7 +215,7 @@ mod tests {
             }
             text
         };
-        let mut keeper = Keeper { bytes_max: 100_000, ..Keeper::new(Dialect::default()) };
+        let mut keeper = Keeper { bytes_max: 100_000, ..Keeper::new(Dialect::default(), None) };
         for file in 0..10 {
             keeper.text("noise.yaml", &noise());
             assert!(keeper.encoder.as_ref().is_none_or(|encoder| encoder.get_ref().len() <= 100_000), "{file}");

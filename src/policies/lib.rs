@@ -42,6 +42,7 @@ mod limits;
 mod many_wildcards;
 mod matches;
 mod metadata;
+pub mod overlay;
 mod plans;
 mod rate;
 mod reader;
@@ -74,6 +75,7 @@ use kept::{Content, Keeper};
 pub use kept::{KEPT_BYTES_MAX, Kept, Sources};
 pub use keys::{Kind, Needs, Only, Row};
 pub use limits::{FILE_BYTES_MAX, Limits, TOTAL_BYTES_MAX};
+pub use overlay::{OverlayFile, OverlayUse};
 pub use rate::{SHORT_UNITS, parse_named_rate};
 use state::Reader;
 pub use tables::KINDS;
@@ -156,6 +158,20 @@ impl Dialect {
     }
 }
 
+/// How policies are read that are not files.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    pub dialect: Dialect,
+    /// What is added to them.
+    pub overlay: Option<OverlayFile>,
+}
+
+impl From<Dialect> for Reading {
+    fn from(dialect: Dialect) -> Self {
+        Self { dialect, overlay: None }
+    }
+}
+
 struct Bounds {
     levels: usize,
     domain_bytes: usize,
@@ -209,12 +225,20 @@ pub fn load_dir_with(directory: &Path, dialect: Dialect) -> Result<Loaded, Probl
     load(&Source::from(directory), dialect)
 }
 
+/// Reads every policy file of a directory, or one file, as these settings say.
+///
+/// # Errors
+/// As [`load_dir`].
+pub fn load_dir_by(directory: &Path, settings: &weir_settings::Policies) -> Result<Loaded, Problems> {
+    load(&Source { overlay: settings.overlay.clone(), ..Source::from(directory) }, Dialect::of(settings))
+}
+
 /// Reads every policy file of a source.
 ///
 /// # Errors
 /// As [`load_dir`]. A source without files is valid if it allows that.
 pub fn load(source: &Source, dialect: Dialect) -> Result<Loaded, Problems> {
-    load_with(source, dialect, None, &Restless::default())
+    load_with(source, dialect, Keep::Nothing, &Restless::default())
 }
 
 /// The files that count as they were in the last load. One that the last load did not have is left out.
@@ -241,15 +265,16 @@ pub struct LastGood {
 /// # Errors
 /// As [`load`]; also files that keep changing, if the last policies were too large to keep.
 pub fn load_and_keep(source: &Source, dialect: Dialect, restless: &Restless) -> Result<Loaded, Problems> {
-    load_with(source, dialect, Some(Keeper::new(dialect)), restless)
+    load_with(source, dialect, Keep::Texts, restless)
 }
 
-fn load_with(
-    source: &Source,
-    dialect: Dialect,
-    mut keeper: Option<Keeper>,
-    restless: &Restless,
-) -> Result<Loaded, Problems> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    Nothing,
+    Texts,
+}
+
+fn load_with(source: &Source, dialect: Dialect, keep: Keep, restless: &Restless) -> Result<Loaded, Problems> {
     let name = files::shown(&source.directory);
     let alone = |message: String| {
         let mut problems = Problems { are_of_all: true, ..Problems::default() };
@@ -271,7 +296,11 @@ fn load_with(
         return Err(alone(format!("no policy files: no file is named *.yaml or *.yml{but}")));
     }
     let limits = source.limits;
-    let mut reader = Reader::new(dialect, limits);
+    let overlay =
+        source.overlay.as_deref().map(|path| restless.overlay(path).map_or_else(|| OverlayFile::read(path), Ok));
+    let kept = overlay.as_ref().and_then(|overlay| overlay.as_ref().ok());
+    let mut keeper = (keep == Keep::Texts).then(|| Keeper::new(dialect, kept));
+    let mut reader = Reader::new(dialect, limits).with_overlays(overlay);
     for path in &paths {
         let file: Arc<str> = files::shown(path).into();
         let read = match last_texts.remove(path) {
@@ -346,6 +375,12 @@ impl Restless {
         Ok(paths().filter_map(|path| Some((text(&path)?, path))).map(|(text, path)| (path, text)).collect())
     }
 
+    /// The last overlays, if their file keeps changing.
+    fn overlay(&self, path: &Path) -> Option<OverlayFile> {
+        let last = self.paths.contains(path).then_some(self.last.kept.as_ref())??;
+        kept::unpacked(last)?.overlay
+    }
+
     /// Whether this file counts as it was.
     fn has(&self, path: &Path) -> bool {
         self.paths.contains(path) || (!self.held.is_empty() && self.held.contains(&*files::shown(path)))
@@ -373,16 +408,16 @@ pub fn parse(files: &[(&str, &str)]) -> Result<Loaded, Problems> {
     parse_with(files, Dialect::default())
 }
 
-/// [`parse`] with a dialect.
+/// [`parse`] with a dialect and overlays.
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_with(files: &[(&str, &str)], dialect: Dialect) -> Result<Loaded, Problems> {
-    read_texts(files, dialect, Limits::default())
+pub fn parse_with(files: &[(&str, &str)], reading: impl Into<Reading>) -> Result<Loaded, Problems> {
+    read_texts(files, reading.into(), Limits::default())
 }
 
-fn read_texts(files: &[(&str, &str)], dialect: Dialect, limits: Limits) -> Result<Loaded, Problems> {
-    let mut reader = Reader::new(dialect, limits);
+fn read_texts(files: &[(&str, &str)], reading: Reading, limits: Limits) -> Result<Loaded, Problems> {
+    let mut reader = Reader::new(reading.dialect, limits).with_overlays(reading.overlay.map(Ok));
     for &(name, text) in files {
         reader.file(name.into(), text);
     }
@@ -391,7 +426,7 @@ fn read_texts(files: &[(&str, &str)], dialect: Dialect, limits: Limits) -> Resul
 
 #[cfg(test)]
 fn parse_within(files: &[(&str, &str)], limits: Limits) -> Result<Loaded, Problems> {
-    read_texts(files, Dialect::default(), limits)
+    read_texts(files, Dialect::default().into(), limits)
 }
 
 #[derive(Debug)]
@@ -407,6 +442,8 @@ pub struct Loaded {
     pub paths: Vec<PathBuf>,
     /// Probable mistakes, except those that the policies allow.
     pub warnings: Warnings,
+    /// None: there is no file of overlays.
+    pub overlays: Option<OverlayUse>,
     allowed: Allowed,
     dialect: Dialect,
     /// The sources, if they were loaded for use.
@@ -544,7 +581,12 @@ impl Problems {
     }
 
     pub fn push(&mut self, problem: Problem) {
-        self.files.insert(problem.file.clone());
+        self.push_of(&problem.file.clone(), problem);
+    }
+
+    /// Adds a problem that a policy file has, also if an overlay has the place.
+    fn push_of(&mut self, file: &Arc<str>, problem: Problem) {
+        self.files.insert(file.clone());
         if self.list.len() < PROBLEMS_MAX {
             self.list.push(problem);
         } else {
@@ -638,10 +680,11 @@ fn utf_16(bytes: &[u8]) -> Option<Option<String>> {
 /// All problems of all sources, in order.
 pub fn read_trees<'a>(
     sources: impl IntoIterator<Item = (String, Result<Tree<'a>, Vec<String>>)>,
-    dialect: Dialect,
+    reading: impl Into<Reading>,
 ) -> Result<Loaded, Problems> {
-    let mut reader = Reader::new(dialect, Limits::default());
-    let mut keeper = Keeper::new(dialect);
+    let Reading { dialect, overlay } = reading.into();
+    let mut keeper = Keeper::new(dialect, overlay.as_ref());
+    let mut reader = Reader::new(dialect, Limits::default()).with_overlays(overlay.map(Ok));
     for (name, tree) in sources {
         let name: Arc<str> = match name.char_indices().nth(NAME_CHARS_MAX) {
             Some((end, _)) => name[..end].into(),
@@ -670,8 +713,9 @@ pub fn read_trees<'a>(
 /// # Errors
 /// All problems of all sources, in order. A server of another version may accept policies that this program refuses.
 pub fn load_sources(sources: Sources) -> Result<Loaded, Problems> {
-    let Sources { compatible, merge_domains, calendar_months, files } = sources;
-    let mut reader = Reader::new(Dialect { compatible, merge_domains, calendar_months }, Limits::default());
+    let Sources { compatible, merge_domains, calendar_months, overlay, files } = sources;
+    let dialect = Dialect { compatible, merge_domains, calendar_months };
+    let mut reader = Reader::new(dialect, Limits::default()).with_overlays(overlay.map(Ok));
     for kept::File { name, content } in files {
         match content {
             Content::Text(text) => reader.file(name.into(), &text),
@@ -683,7 +727,7 @@ pub fn load_sources(sources: Sources) -> Result<Loaded, Problems> {
 
 fn plant(reader: &mut Reader, name: &Arc<str>, tree: Tree<'_>) {
     match Planted::new(tree) {
-        Ok(planted) => reader.tree(name, &planted),
+        Ok(mut planted) => reader.tree(name, &mut planted),
         Err(message) => reader.refused(Problem::in_policies(name.clone(), None, message)),
     }
 }

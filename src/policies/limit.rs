@@ -95,6 +95,20 @@ impl FileReader<'_> {
         Ok(ReadLimit { at, limit, name, replaces })
     }
 
+    /// Checks each key of a limit by itself, for a mapping that may lack others.
+    pub(super) fn check_keys(&mut self, fields: &Fields) {
+        for row in limit::KIND.keys {
+            // A problem is reported already.
+            let _ = (row.check)(self, fields);
+        }
+        if fields.get(limit::RATE).is_some() {
+            let _ = self.rate(fields);
+        } else if fields.get(limit::UNIT).is_some() {
+            let _ = self.period(fields);
+        }
+        let _ = self.replaces(fields);
+    }
+
     fn nothing_but_unlimited(&mut self, fields: &Fields) -> Result<(), Reported> {
         let mut result = Ok(());
         for key in limit::KIND.names().filter(|key| !WITH_UNLIMITED.contains(key)) {

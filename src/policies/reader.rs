@@ -17,6 +17,7 @@ use super::heavy;
 use super::limit::ReadLimit;
 use super::many_wildcards;
 use super::matches::{Claim, taken};
+use super::overlay::{Overlaid, Overlays};
 use super::state::{FileReader, Reader, Reported, place};
 use super::tables::{FORMS, KINDS, descriptor, file};
 use super::tree::{Paths, Planted};
@@ -46,7 +47,7 @@ impl Reader {
         }
         self.bytes_left -= text.len();
         self.files += 1;
-        let document = match Document::parse(text, self.dialect.yaml(self.limits, text.len())) {
+        let mut document = match Document::parse(text, self.dialect.yaml(self.limits, text.len())) {
             Ok(document) if document.aliased_bytes > self.bytes_left => {
                 self.problems.are_of_all = true;
                 self.problems.push(unreadable(file, limits::too_large_together(total_bytes)));
@@ -60,24 +61,23 @@ impl Reader {
             }
         };
         self.bytes_left -= document.aliased_bytes;
-        for (at, message) in self.document(&file, &document, None) {
-            self.problems.push(Problem::in_policies(file.clone(), Some(at), message));
-        }
+        self.document(&file, &mut document, None);
     }
 
     /// Reads policies that were not read from text.
-    pub(super) fn tree(&mut self, name: &Arc<str>, planted: &Planted<'_>) {
+    pub(super) fn tree(&mut self, name: &Arc<str>, planted: &mut Planted<'_>) {
         self.files += 1;
-        for (at, message) in self.document(name, &planted.document, Some(&planted.paths)) {
-            let path = planted.paths.path(at);
-            let message = if path.is_empty() { message } else { format!("{path}: {message}") };
-            self.problems.push(Problem::in_policies(name.clone(), None, message));
-        }
+        self.document(name, &mut planted.document, Some(&planted.paths));
     }
 
-    /// Reads a whole document. Keeps its warnings and returns its problems, both in the order of their places.
-    fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
-        let mut of_file = FileReader { paths, ..FileReader::new(file, document, &KINDS, self) };
+    /// Reads a whole document, with its overlays. Keeps its warnings and problems in the order of their places.
+    fn document(&mut self, file: &Arc<str>, document: &mut Document<'_>, paths: Option<&Paths>) {
+        let place_of = |position| place(file, paths, position).to_string();
+        let overlays = self.overlays.as_mut();
+        let mut edits = overlays.map(|overlays| overlays.apply(document, &place_of)).unwrap_or_default();
+        self.problems.more += edits.more;
+        let problems = std::mem::take(&mut edits.problems);
+        let mut of_file = FileReader { paths, problems, edits, ..FileReader::new(file, document, &KINDS, self) };
         for (at, oddity) in &document.oddities {
             match oddity {
                 Oddity::KeyTwice(key) => {
@@ -95,10 +95,19 @@ impl Reader {
         problems.sort_by_key(|(at, _)| *at);
         warnings.sort_by_key(|(at, ..)| *at);
         for (position, code, message) in warnings {
-            let place = place(file, paths, position);
+            let place = self.place(file, paths, position);
             self.warnings.push(Warning::at(&place, code, message));
         }
-        problems
+        for (position, message) in problems {
+            let Location { file: of, position: at } = self.place(file, None, position);
+            let (at, message) = match paths.filter(|_| position.of_graft().is_none()).map(|paths| paths.path(position))
+            {
+                None => (Some(at), message),
+                Some(path) if path.is_empty() => (None, message),
+                Some(path) => (None, format!("{path}: {message}")),
+            };
+            self.problems.push_of(file, Problem::in_policies(of, at, message));
+        }
     }
 
     /// The policies, if there were no problems.
@@ -119,6 +128,7 @@ impl Reader {
                 heavy::warn(&policies, &self.outlines, &mut self.allowed, &mut self.warnings);
                 Ok(Loaded {
                     kept: None,
+                    overlays: self.overlays.as_ref().map(Overlays::used),
                     policies,
                     places: self.places,
                     domains: self.outlines,
@@ -274,6 +284,7 @@ impl FileReader<'_> {
             self.report_value(fields, descriptor::DESCRIPTORS, message);
             return outlines;
         }
+        let above = self.overlaid.take();
         for item in items {
             if self.is_full() {
                 break;
@@ -287,10 +298,15 @@ impl FileReader<'_> {
                 }
                 break;
             }
+            let overlays = self.edits.of.remove(&item);
+            let descriptor = self.document.node(item).position;
+            self.overlaid = overlays.map(|overlays| Overlaid { descriptor, overlays });
             outlines.extend(self.descriptor(item, level).ok());
+            self.overlaid = None;
         }
         self.check_twins(&outlines);
         self.check_patterns(outlines.iter());
+        self.overlaid = above;
         outlines
     }
 

@@ -4,6 +4,7 @@
 //! finds more mistakes.
 
 pub(super) mod fragments;
+mod overlays;
 mod policies;
 mod settings;
 mod test_files;
@@ -18,6 +19,7 @@ use crate::tables::limit;
 
 weir_engine::named! {
     pub enum Schema {
+        Overlays = "overlays",
         Policies = "policies",
         Settings = "settings",
         Tests = "tests",
@@ -28,6 +30,7 @@ weir_engine::named! {
 impl Schema {
     pub fn document(self) -> Value {
         match self {
+            Self::Overlays => overlays::schema(),
             Self::Policies => policies::schema(),
             Self::Settings => settings::schema(),
             Self::Tests => test_files::schema(),

@@ -12,6 +12,7 @@ use weir_text::yaml::Document;
 
 use super::allowed::Allowed;
 use super::keys::Kind;
+use super::overlay::{Edits, Overlaid, OverlayFile, Overlays};
 use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
 use super::{Bounds, Dialect, DomainOutline, Limits, Location, Note, PROBLEMS_MAX, Position, Problems};
@@ -48,6 +49,8 @@ pub(super) struct Reader {
     /// Whether a bound on all regular expressions is passed, so that no further one is built.
     pub(super) regexes_are_refused: bool,
     pub(super) files: usize,
+    /// What is added to each file before it is read.
+    pub(super) overlays: Option<Overlays>,
 }
 
 impl Reader {
@@ -56,10 +59,32 @@ impl Reader {
         let (bytes_left, regex_bytes_left) = (limits.total_bytes, limits.regex_bytes());
         Self { dialect, limits, bytes_left, regex_bytes_left, ..Self::default() }
     }
+
+    /// Adds the overlays of this file to all policies. If it has a problem, so has the load.
+    #[must_use]
+    pub(super) fn with_overlays(mut self, file: Option<Result<OverlayFile, Problems>>) -> Self {
+        match file.map(|file| file.and_then(|file| file.overlays())) {
+            None => {}
+            Some(Ok(overlays)) => self.overlays = Some(overlays),
+            Some(Err(problems)) => {
+                self.problems.join(problems);
+                self.problems.are_of_all = true;
+            }
+        }
+        self
+    }
+
+    /// A place for messages and outlines, in this file or in that of the overlays.
+    pub(super) fn place(&self, file: &Arc<str>, paths: Option<&Paths>, position: Position) -> Location {
+        match (position.of_graft(), &self.overlays) {
+            (Some(position), Some(overlays)) => Location { file: overlays.file.clone(), position },
+            _ => place(file, paths, position),
+        }
+    }
 }
 
-/// A place for messages and outlines. For policies that were not read from text, the path of the place is appended to
-/// the file's name.
+/// A place in a policy file. For policies that were not read from text, the path of the place is appended to the file's
+/// name.
 pub(super) fn place(file: &Arc<str>, paths: Option<&Paths>, position: Position) -> Location {
     let file = match paths.map(|paths| paths.path(position)) {
         Some(path) if !path.is_empty() => format!("{file}: {path}").into(),
@@ -87,6 +112,9 @@ pub(super) struct FileReader<'r> {
     pub(super) plans: Vec<Vec<PlanAt>>,
     /// Whether the descriptor that is read, or one above it, has `share_threshold`.
     pub(super) shares: bool,
+    pub(super) edits: Edits,
+    /// The descriptor that is read, if overlays have edited it.
+    pub(super) overlaid: Option<Overlaid>,
 }
 
 impl<'r> FileReader<'r> {
@@ -109,6 +137,8 @@ impl<'r> FileReader<'r> {
             holds: Vec::new(),
             plans: Vec::new(),
             shares: false,
+            edits: Edits::default(),
+            overlaid: None,
         }
     }
 
@@ -133,17 +163,34 @@ impl<'r> FileReader<'r> {
     /// Adds a warning about a probable mistake.
     pub(super) fn warn(&mut self, at: Position, code: Code, message: impl Into<String>) {
         // A warning beyond the bound is only counted, in the warnings of all files.
-        let message = if self.warnings.len() < WARNINGS_MAX { message.into() } else { String::new() };
+        let is_kept = self.warnings.len() < WARNINGS_MAX;
+        let message = if is_kept { self.with_both_places(at, message.into()) } else { String::new() };
         self.warnings.push((at, code, message));
     }
 
     pub(super) fn report(&mut self, at: Position, message: impl Into<String>) -> Reported {
         if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push((at, message.into()));
+            let message = self.with_both_places(at, message.into());
+            self.problems.push((at, message));
         } else {
             self.all.problems.more += 1;
         }
         Reported
+    }
+
+    /// A message about an edited descriptor names the policy and the overlays, because either can be wrong.
+    fn with_both_places(&self, at: Position, message: String) -> String {
+        match &self.overlaid {
+            None if at.of_graft().is_some() => format!("{message} (for {})", self.file),
+            None => message,
+            Some(overlaid) if at.of_graft().is_some() => {
+                format!("{message} (for the descriptor at {})", self.place(overlaid.descriptor))
+            }
+            Some(overlaid) => {
+                let places: Vec<_> = overlaid.overlays.iter().map(|at| self.place(at.grafted()).to_string()).collect();
+                format!("{message} (with the overlay at {})", places.join(" and at "))
+            }
+        }
     }
 
     /// Reports a problem that all files have together.
@@ -158,12 +205,13 @@ impl<'r> FileReader<'r> {
     }
 
     pub(super) fn place(&self, position: Position) -> Location {
-        place(self.file, self.paths, position)
+        self.all.place(self.file, self.paths, position)
     }
 
     /// A place of this document, for a message about another place.
     pub(super) fn spelled(&self, position: Position) -> String {
         match self.paths {
+            _ if position.of_graft().is_some() => self.place(position).to_string(),
             None => format!("line {}", position.line),
             Some(paths) => paths.path(position),
         }

@@ -36,8 +36,10 @@ pub(super) const FORMS: [&str; 4] =
 pub(super) const REFILL: [&str; 2] = ["continuous", "interval"];
 pub(super) const ANCHOR: [&str; 2] = ["clock", "first_hit"];
 
-const ALLOWED: Form<Vec<(Code, Location)>> =
+pub(crate) const ALLOWED: Form<Vec<(Code, Location)>> =
     form(allowed_warnings, |reader, fields, key| Ok(reader.allowed_in(fields, key)));
+pub(crate) const METADATA: Form<Option<Arc<metadata::Fields>>> =
+    form(|| json!({ "type": "object" }), method!(metadata));
 const DESCRIPTORS: Form<Option<Vec<NodeId>>> = list(|| list_of(&reference("descriptor")));
 const PLAN_NAME: Form<Option<String>> = short_text(|| bounded_text(1, NAME_BYTES_MAX));
 const INSTANT: Form<Option<Micros>> = form(instant, method!(instant));
@@ -102,7 +104,7 @@ mapping! {
         /// rule's value
         VALUE_TO_METRIC: bool = "value_to_metric", FLAG, "`false`", "{key: user, value_to_metric: true, rate_limit: 10/s}";
         /// mapping; metadata for responses to requests that pass, see [Metadata](#metadata)
-        METADATA: Option<Arc<metadata::Fields>> = "metadata", form(|| json!({ "type": "object" }), method!(metadata)), "none",
+        METADATA: Option<Arc<metadata::Fields>> = "metadata", super::METADATA, "none",
             "{key: user, metadata: {plan: gold}, rate_limit: 10/s}";
         /// mapping; each descriptor can have [a row](#rows) with a plan, or its own numbers
         ROWS: Option<(Position, NodeId)> = "rows", node(|| reference("rows")), "none",

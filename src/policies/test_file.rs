@@ -244,7 +244,7 @@ impl Verdict {
 /// # Errors
 /// Every problem of the file, each with its place.
 pub fn read(path: &Path) -> Result<TestFile, Problems> {
-    let (name, text) = single::read(path)?;
+    let (name, text) = single::read(path, single::FILE_BYTES_MAX)?;
     parse(&name, &text, path.parent().unwrap_or(Path::new("")))
 }
 
@@ -264,6 +264,6 @@ pub fn read(path: &Path) -> Result<TestFile, Problems> {
 /// # Errors
 /// Every problem of the text, each with its place.
 pub fn parse(name: &Arc<str>, text: &str, directory: &Path) -> Result<TestFile, Problems> {
-    let cases = single::parse(name, text, &KINDS, |reader| Ok(reader.cases(directory)))?;
+    let cases = single::parse(name, text, crate::Limits::default(), &KINDS, |reader| Ok(reader.cases(directory)))?;
     Ok(TestFile { name: name.clone(), cases })
 }

@@ -134,7 +134,7 @@ weir_engine::named! {
 /// # Errors
 /// Every problem of the file, each with its place.
 pub fn read(path: &Path) -> Result<TrafficFile, Problems> {
-    let (name, text) = single::read(path)?;
+    let (name, text) = single::read(path, single::FILE_BYTES_MAX)?;
     parse(&name, &text, path.parent().unwrap_or(Path::new("")))
 }
 
@@ -154,7 +154,7 @@ pub fn read(path: &Path) -> Result<TrafficFile, Problems> {
 /// # Errors
 /// Every problem of the text, each with its place.
 pub fn parse(name: &Arc<str>, text: &str, directory: &Path) -> Result<TrafficFile, Problems> {
-    single::parse(name, text, &KINDS, |reader| reader.traffic(directory))
+    single::parse(name, text, crate::Limits::default(), &KINDS, |reader| reader.traffic(directory))
 }
 
 impl FileReader<'_> {
@@ -163,7 +163,7 @@ impl FileReader<'_> {
             return Err(self.report(Position::START, "empty: a file of traffic has sources or an access_log"));
         };
         let fields = self.fields_of_file(root, &file::KIND)?;
-        let given = self.settings_of(&fields, &Vec::new());
+        let given = self.settings_of(&fields, &Vec::new(), directory);
         let settings = match given {
             Ok(given) => self.loaded(fields.key_at(file::SETTINGS).unwrap_or(fields.at), &given),
             Err(reported) => Err(reported),

@@ -108,6 +108,8 @@ codes! {
     AlikeKey = "alike_key", "use one spelling, or names that differ by more than a letter";
     /// A domain whose spelling is similar to another domain.
     AlikeDomain = "alike_domain", "use one spelling, or names that differ by more than a letter";
+    /// An overlay that no limit meets.
+    UnmetOverlay = "unmet_overlay", "correct domain, descriptors or name, or remove the overlay";
     /// An `allow_warnings` entry for a warning that does not exist.
     AllowsNothing = "allows_nothing", "remove the entry of allow_warnings";
 }
@@ -115,7 +117,7 @@ codes! {
 impl Code {
     /// The warnings that `allow_warnings` can name.
     pub fn allowable() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|code| *code != Self::AllowsNothing)
+        Self::ALL.into_iter().filter(|code| !matches!(code, Self::UnmetOverlay | Self::AllowsNothing))
     }
 }
 

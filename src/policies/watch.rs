@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::files::{Mark, PolicyFile, walk};
+use super::files::{self, Mark, PolicyFile, walk};
 pub use super::files::{Source, policy_files};
 
 /// The interval between calls of [`Watch::poll`].
@@ -265,7 +265,9 @@ impl Fingerprint {
             Err(error) if source.allows(&error) => None,
             root => Some(root?),
         };
-        let files = walk(source)?;
+        let mut files = walk(source)?;
+        files.extend(source.overlay.as_deref().map(files::beside));
+        files.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(Self { root, files })
     }
 

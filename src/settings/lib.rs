@@ -230,6 +230,8 @@ settings! {
         dot_files: bool = "policies.dot_files", Kind::Switch, Is("off");
         /// whether files beside the directory that have its name, a dot and an ending are policies too
         beside: bool = "policies.beside", Kind::Switch, Is("off");
+        /// a file of overlays, which add to policies what their author or control plane cannot write; none: no overlay
+        overlay: Option<PathBuf> = "policies.overlay", Kind::File, Unset;
         /// the most bytes of a policy file, aliases written out; a 128th of the memory of the process, at most 32 MiB
         file_bytes: Option<usize> = "policies.file_bytes", Kind::integer(65_536, 1 << 30, "bytes"), Unset;
         /// the most bytes of all policy files; a 32nd of the memory of the process, at most 256 MiB. One descriptor is

@@ -71,7 +71,7 @@ pub enum Oddity {
 }
 
 /// The index of a node. Aliases make several places of the tree share one node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeId(u32);
 
 impl NodeId {
@@ -81,13 +81,13 @@ impl NodeId {
 }
 
 /// A value and its position. The position of an alias is that of its anchor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Node<'a> {
     pub position: Position,
     pub value: Value<'a>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Value<'a> {
     /// A text, a number, a boolean or null.
     Scalar {
@@ -122,7 +122,7 @@ impl Node<'_> {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Document<'a> {
     nodes: Vec<Node<'a>>,
     /// None if the text is empty except for comments.
@@ -199,6 +199,28 @@ impl<'a> Document<'a> {
         Self { nodes, root: Some(root), oddities: Vec::new(), aliased_bytes: 0, comments: Comments::default() }
     }
 
+    /// Adds a value that no other has yet.
+    pub fn add(&mut self, node: Node<'a>) -> NodeId {
+        // Memory ends before numbers do.
+        let id = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        self.nodes.push(node);
+        NodeId(id)
+    }
+
+    /// Adds a copy of a value of another document. Its positions then have [`Position::of_graft`].
+    pub fn graft(&mut self, from: &Document<'_>, id: NodeId) -> NodeId {
+        let node = from.node(id);
+        let value = match &node.value {
+            Value::Scalar { text, plain } => Value::Scalar { text: Cow::Owned(text.to_string()), plain: *plain },
+            Value::List(items) => Value::List(items.iter().map(|item| self.graft(from, *item)).collect()),
+            Value::Mapping(entries) => {
+                let copied = |&(key, value): &(NodeId, NodeId)| (self.graft(from, key), self.graft(from, value));
+                Value::Mapping(entries.iter().map(copied).collect())
+            }
+        };
+        self.add(Node { position: node.position.grafted(), value })
+    }
+
     /// Whether one of these lines has a comment, or the line above is a comment.
     pub fn has_comment(&self, first: u32, last: u32) -> bool {
         self.comments.is_beside(first, last)
@@ -228,9 +250,12 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The last line with a key or a value of a node. An alias has no lines of its own.
+    /// The last line with a key or a value of a node. An alias has no lines of its own, and a graft has none here.
     pub fn last_line(&self, id: NodeId) -> u32 {
         let node = self.node(id);
+        if node.position.of_graft().is_some() {
+            return 0;
+        }
         let below = match &node.value {
             Value::Scalar { .. } => None,
             Value::List(items) => items.iter().map(|item| self.last_line(*item)).max(),

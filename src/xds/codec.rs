@@ -135,7 +135,8 @@ pub fn discovery(data: &[u8]) {
             let pairs = resources.iter().map(|resource| (&*resource.type_url, &resource.value[..]));
             assert!(pairs.eq(generated.resources.iter().map(|any| (&*any.type_url, &any.value[..]))));
             resources.iter_mut().for_each(|resource| super::TYPE_URL.clone_into(&mut resource.type_url));
-            if let Err(problems) = super::resource::policies(&resources, data.len(), Default::default()) {
+            if let Err(problems) = super::resource::policies(&resources, data.len(), weir_policies::Dialect::default())
+            {
                 assert!(problems.count() > 0 && !problems.list().is_empty());
             }
         }

@@ -9,7 +9,7 @@ use prost::Message as _;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use weir_engine::words::printable;
-use weir_policies::{Dialect, Loaded, Problems, Tree, read_trees};
+use weir_policies::{Loaded, Problems, Reading, Tree, read_trees};
 
 use super::proto::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit};
 use super::scan::{self, UnknownFields};
@@ -23,12 +23,16 @@ pub const OWN_METADATA: &str = "weir";
 ///
 /// # Errors
 /// All problems of all resources, each with the resource's name and the path in it.
-pub fn policies(resources: &[Resource], response_bytes_max: usize, dialect: Dialect) -> Result<Loaded, Problems> {
+pub fn policies(
+    resources: &[Resource],
+    response_bytes_max: usize,
+    reading: impl Into<Reading>,
+) -> Result<Loaded, Problems> {
     if let Err(problem) = scan::check(resources.iter().map(|resource| &*resource.value), response_bytes_max) {
-        return read_trees([("resources".to_owned(), Err(vec![problem]))], dialect);
+        return read_trees([("resources".to_owned(), Err(vec![problem]))], reading);
     }
     // One at a time, so the messages of all resources are never in memory together.
-    read_trees(resources.iter().enumerate().map(|(index, resource)| tree(index, resource)), dialect)
+    read_trees(resources.iter().enumerate().map(|(index, resource)| tree(index, resource)), reading)
 }
 
 /// The fields in the limits of resources that weir does not know. None if there are none.
@@ -195,6 +199,7 @@ fn of_value(value: Value) -> Tree<'static> {
 mod tests {
     use prost::bytes::Bytes;
     use weir_engine::{Algorithm, Role, Unit};
+    use weir_policies::Dialect;
 
     use super::*;
 

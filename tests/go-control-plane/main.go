@@ -5,6 +5,9 @@
 //
 //	v1 shop 2 forum 10
 //
+// A domain with a slash gets what Envoy Gateway sends for two routes of a listener, with these requests per hour: one has a limit
+// for each value of a header, the other for all requests and for each client address.
+//
 // It prints "accepted VERSION" or "refused VERSION: REASON" for each answer of a client, and ends with its standard input.
 package main
 
@@ -82,11 +85,29 @@ func parse(words []string) (*cache.Snapshot, error) {
 		}
 		domain := strings.Trim(rest[0], "-")
 		limit := &ratelimit.RateLimitPolicy{Unit: ratelimit.RateLimitUnit_HOUR, RequestsPerUnit: uint32(requests)}
+		descriptors := []*ratelimit.RateLimitDescriptor{{Key: "user", RateLimit: limit}}
+		if strings.Contains(domain, "/") {
+			descriptors = ofEnvoyGateway(limit)
+		}
 		configs = append(configs, &ratelimit.RateLimitConfig{
 			Name:        "policies of " + domain,
 			Domain:      domain,
-			Descriptors: []*ratelimit.RateLimitDescriptor{{Key: "user", RateLimit: limit}},
+			Descriptors: descriptors,
 		})
 	}
 	return cache.NewSnapshot(words[0], map[resource.Type][]types.Resource{resource.RateLimitConfigType: configs})
+}
+
+func ofEnvoyGateway(limit *ratelimit.RateLimitPolicy) []*ratelimit.RateLimitDescriptor {
+	const users, orders = "httproute/default/users/rule/0/match/0/*", "httproute/default/orders/rule/0/match/0/*"
+	header := &ratelimit.RateLimitDescriptor{Key: "rule-0-match-0", RateLimit: limit}
+	all := &ratelimit.RateLimitDescriptor{Key: "rule-0-match--1", Value: "rule-0-match--1", RateLimit: limit}
+	address := &ratelimit.RateLimitDescriptor{Key: "remote_address", RateLimit: limit}
+	masked := &ratelimit.RateLimitDescriptor{
+		Key: "masked_remote_address", Value: "0.0.0.0/0", Descriptors: []*ratelimit.RateLimitDescriptor{address},
+	}
+	return []*ratelimit.RateLimitDescriptor{
+		{Key: users, Value: users, Descriptors: []*ratelimit.RateLimitDescriptor{header}},
+		{Key: orders, Value: orders, Descriptors: []*ratelimit.RateLimitDescriptor{all, masked}},
+	}
 }

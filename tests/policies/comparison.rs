@@ -354,7 +354,7 @@ fn diff(old: &str, new: &str, format: DiffFormat, fail_on: &[FailOn]) -> (Outcom
         path
     });
     let (dialect, traffic) = (DialectArguments::default(), None);
-    let diff = Diff { old, new, dialect, traffic, format, fail_on: fail_on.to_vec() };
+    let diff = Diff { old, new, dialect, traffic, format, fail_on: fail_on.to_vec(), old_overlay: None };
     let mut out = Vec::new();
     let outcome = run(&diff, &mut out).unwrap();
     let place = format!("{}/", directory.path().display());
@@ -384,7 +384,7 @@ fn rows_of_files_that_lose_their_effect_are_counted() {
         let (dialect, traffic) = (DialectArguments::default(), None);
         let (old, new) = (old.clone(), new.clone());
         let mut out = Vec::new();
-        run(&Diff { old, new, dialect, traffic, format, fail_on: Vec::new() }, &mut out).unwrap();
+        run(&Diff { old, new, dialect, traffic, format, fail_on: Vec::new(), old_overlay: None }, &mut out).unwrap();
         String::from_utf8(out).unwrap().replace(&format!("{}/", directory.path().display()), "")
     };
     insta::assert_snapshot!(compared(DiffFormat::Text), @"
@@ -428,6 +428,7 @@ fn rows_of_files_that_lose_their_effect_are_counted() {
         traffic: None,
         format: DiffFormat::Text,
         fail_on: Vec::new(),
+        old_overlay: None,
     };
     assert!(
         matches!(run(&diff, &mut Vec::new()), Err(NoDiff::Rows(problems)) if problems[0].contains("no column plan"))
@@ -691,6 +692,7 @@ fn policies_that_are_wrong_are_told() {
         traffic: None,
         format: DiffFormat::Text,
         fail_on: Vec::new(),
+        old_overlay: None,
     };
     let error = run(&diff, &mut Vec::new()).unwrap_err();
     assert!(matches!(&error, NoDiff::Policies(problems) if problems.contains("no such directory")), "{error}");
@@ -709,7 +711,15 @@ fn the_first_policies_are_compared_with_nothing() {
     fs::write(new.join("shop.yaml"), policy("{key: user, rate_limit: 5/h}")).unwrap();
     let ran = |old: &std::path::Path, new: &std::path::Path| {
         let (dialect, format) = (DialectArguments::default(), DiffFormat::Text);
-        let diff = Diff { old: old.into(), new: new.into(), dialect, traffic: None, format, fail_on: Vec::new() };
+        let diff = Diff {
+            old: old.into(),
+            new: new.into(),
+            dialect,
+            traffic: None,
+            format,
+            fail_on: Vec::new(),
+            old_overlay: None,
+        };
         let mut out = Vec::new();
         run(&diff, &mut out).map(|_| String::from_utf8(out).unwrap()).map_err(|error| error.to_string())
     };

@@ -11,6 +11,7 @@ mod generated;
 mod long;
 mod matches;
 mod modes;
+mod overlays;
 mod pairs;
 mod permits;
 mod policies;

@@ -3,7 +3,7 @@
 use weir_engine::plans::Plans;
 use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
 use weir_engine::{Limit, Mode, PolicySet, Property, Role, exclusion};
-use weir_policies::{Dialect, parse, parse_with};
+use weir_policies::{Dialect, OverlayFile, Reading, parse, parse_with};
 
 /// The keys of a limit and of its rule, and the lines of the domain, that give a property.
 fn keys(property: Property) -> [&'static str; 3] {
@@ -35,6 +35,24 @@ fn problems(one: Property, other: Property) -> Option<String> {
         with(0)
     );
     parse(&[("shop.yaml", &yaml)]).err().map(|problems| problems.to_string())
+}
+
+/// The loader's problems with a policy of one limit that has the first property, if an overlay adds the other one.
+fn problems_by_overlay(one: Property, other: Property) -> Option<String> {
+    let [of_limit, of_rule, of_domain] =
+        keys(one).map(|keys| if keys.is_empty() { String::new() } else { format!("{keys}, ") });
+    let of_domain = of_domain.trim_end_matches(", ");
+    let yaml = format!(
+        "domain: shop\n{of_domain}descriptors:\n  - {{key: user, {of_rule}rate_limit: {{{of_limit}rate: 10_000/s}}}}\n"
+    );
+    let given = match keys(other) {
+        [of_limit, "", ""] => format!("rate_limit: {{{of_limit}}}"),
+        [_, of_rule, _] => of_rule.to_owned(),
+    };
+    let overlay = format!("overlays: [{{domain: shop, descriptors: [user], {given}}}]");
+    let overlay = Some(OverlayFile::of("o.yaml", overlay).expect("an overlay"));
+    let reading = Reading { overlay, ..Reading::default() };
+    parse_with(&[("shop.yaml", &yaml)], reading).err().map(|problems| problems.to_string())
 }
 
 /// A limit of these keys.
@@ -88,6 +106,26 @@ fn the_loader_and_the_policy_set_refuse_the_same_pairs() {
                     let problems = problems(one, other).unwrap_or_default();
                     assert!(problems.contains(excluded.reason), "{one_name} with {other_name}: {problems}");
                     assert!(refused(one, other), "{one_name} with {other_name}");
+                }
+            }
+        }
+    }
+}
+
+/// Holds, leases, trials, terms, rows and all others: what an overlay adds is checked as if it was written.
+#[test]
+fn a_pair_that_is_refused_is_refused_by_an_overlay_too() {
+    for one in Property::ALL {
+        // A domain has no overlay.
+        for other in Property::ALL.into_iter().filter(|other| ![one, Property::Independent].contains(other)) {
+            let (one_name, other_name) = (one.name(), other.name());
+            let found = problems_by_overlay(one, other);
+            match exclusion(one, other) {
+                None => assert_eq!(found, None, "{one_name} with {other_name}"),
+                Some(excluded) => {
+                    let problems = found.unwrap_or_default();
+                    let is_whole = problems.contains(excluded.reason) && problems.contains("o.yaml:1:");
+                    assert!(is_whole && problems.contains("shop.yaml"), "{one_name} with {other_name}: {problems}");
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use checker::{problems, yaml};
 use serde_json::Value;
-use weir_policies::files::{is_test, is_traffic};
+use weir_policies::files::{is_overlay, is_test, is_traffic};
 use weir_policies::schema::Schema;
 use weir_policies::traffic_file;
 
@@ -43,7 +43,7 @@ fn all_policies_that_weir_accepts_are_valid() {
     let schema = schema("policies");
     let mut policies = files("examples", &[".yaml"]);
     policies.extend(files("tests/data/policies/good", &[".yaml"]));
-    policies.retain(|(path, _)| !is_test(path) && !is_traffic(path));
+    policies.retain(|(path, _)| !is_test(path) && !is_traffic(path) && !is_overlay(path));
     assert!(policies.len() >= 30, "{} files", policies.len());
     for (path, text) in policies {
         assert_eq!(problems(&schema, &yaml(&text)), Vec::<String>::new(), "{}", path.display());
@@ -70,6 +70,27 @@ fn all_traffic_that_weir_accepts_is_valid() {
     }
     for (path, text) in traffic {
         let read = traffic_file::parse(&path.display().to_string().into(), &text, Path::new(""));
+        assert!(read.is_ok(), "{}", read.unwrap_err());
+        assert_eq!(problems(&schema, &yaml(&text)), Vec::<String>::new(), "{}", path.display());
+    }
+}
+
+#[test]
+fn all_overlays_that_weir_accepts_are_valid() {
+    let schema = schema("overlays");
+    let mut overlays = files("examples", &[".overlay.yaml"]);
+    assert!(!overlays.is_empty());
+    for text in [
+        "overlays: []",
+        "overlays: [{domain: d, descriptors: [a], replace: true, name: n, rate_limit: 10/s, on_error: ~}]",
+        "overlays: [{domain: d, descriptors: ['**'], rate_limit: {burst: 5, lease: 10ms, hold: {at_least: 5}}}]",
+        "overlays: [{domain: d, descriptors: [a], rows: {default: free}, metadata: {a: 1}, allow_warnings: {no_reason: x}, \
+         shadow_mode: on, quota_mode: off, share_threshold: true, detailed_metric: true, value_to_metric: true}]",
+    ] {
+        overlays.push(("text".into(), text.to_owned()));
+    }
+    for (path, text) in overlays {
+        let read = weir_policies::OverlayFile::of("text", text.as_str());
         assert!(read.is_ok(), "{}", read.unwrap_err());
         assert_eq!(problems(&schema, &yaml(&text)), Vec::<String>::new(), "{}", path.display());
     }
@@ -145,6 +166,10 @@ fn mistakes_are_found() {
         ("tests", "cases: [{name: a, steps: [{ask: a=1, expect: maybe}]}]"),
         ("tests", "cases: [{name: a, steps: [{ask: a=1, expect: {remaining: few}}]}]"),
         ("tests", "settings: {redis: {url: x}}\ncases: [{name: a, steps: [{ask: a=1}]}]"),
+        ("overlays", "overlays: [{domain: d, descriptors: [a], on_eror: deny}]"),
+        ("overlays", "overlays: [{domain: d, on_error: deny}]"),
+        ("overlays", "overlays: [{domain: d, descriptors: [], on_error: deny}]"),
+        ("overlays", "overlays: [{domain: d, descriptors: [a], rate_limit: {brst: 5}}]"),
         ("traffic", "duration: 1m"),
         ("traffic", "sources: [{ask: a=1, rate: 1/s}]"),
         ("traffic", "duration: 1m\nsources: []"),

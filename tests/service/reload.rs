@@ -82,6 +82,38 @@ fn a_symlinked_root_that_is_swapped_is_loaded() {
 }
 
 #[test]
+fn overlays_are_loaded_when_they_change_and_refused_with_what_they_contradict() {
+    let directory = PolicyDirectory::with_file(FILE, &policy(1_000));
+    let file = TempDir::new().expect("a temporary directory");
+    let overlay = file.path().join("shop.overlay.yaml");
+    let write = |keys: &str| {
+        let next = file.path().join("next");
+        fs::write(&next, format!("overlays:\n- {{domain: shop, descriptors: ['**'], rate_limit: {keys}}}\n"))
+            .expect("a file");
+        fs::rename(next, &overlay).expect("the rename");
+    };
+    write("{algorithm: gcra}");
+    let setting = format!("policies.overlay={}", overlay.display());
+    let weir = Weir::start(&directory.path(), &["--store", "memory", "--set", &setting]);
+    let shown = || http::get(weir.admin, "/policies").expect("an answer").body;
+    assert!(shown().contains("gcra"), "{}", shown());
+    write("{algorithm: sliding_window, lease: 100ms}");
+    until("the changed overlay", RELOAD_PATIENCE, || shown().contains("sliding_window").then_some(()));
+    write("{requests_per_unit: 5}");
+    let ready = || http::get(weir.admin, "/readyz").expect("an answer").body;
+    until("the problem", RELOAD_PATIENCE, || {
+        ready().contains(":2:52: requests_per_unit: the policy gives").then_some(())
+    });
+    assert!(shown().contains("sliding_window"), "the last good pair stays: {}", shown());
+    fs::remove_file(&overlay).expect("the file");
+    until("the missing file", RELOAD_PATIENCE, || ready().contains("shop.overlay.yaml: No such file").then_some(()));
+    assert!(shown().contains("sliding_window"), "{}", shown());
+    write("{algorithm: gcra}");
+    until("the corrected overlay", RELOAD_PATIENCE, || shown().contains("gcra").then_some(()));
+    assert!(ready().contains("\"problem_count\":0"), "{}", ready());
+}
+
+#[test]
 fn files_come_and_go() {
     let mut directory = PolicyDirectory::with_file(FILE, &policy(10));
     let weir = Weir::start(&directory.path(), &["--store", "memory"]);

@@ -2,6 +2,7 @@
 //! and shows certificates of every kind. weir is the real binary.
 
 mod go_control_plane;
+mod overlays;
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
@@ -521,16 +522,20 @@ fn a_response_beyond_the_bound_is_not_read() {
     assert_eq!(limit(&mut Client::connect(weir.grpc), "shop"), Some(3));
 }
 
+/// Metadata with further keys of a rate limit, as texts or numbers.
+fn own_fields(fields: &[(&str, &str)]) -> Struct {
+    let kind = |text: &str| text.parse().map_or_else(|_| Kind::StringValue(text.into()), Kind::NumberValue);
+    let fields = fields.iter().map(|(key, text)| ((*key).to_owned(), Value { kind: Some(kind(text)) })).collect();
+    let fields = Value { kind: Some(Kind::StructValue(Struct { fields })) };
+    Struct { fields: [("weir".to_owned(), fields)].into() }
+}
+
 #[test]
 fn the_algorithms_of_weir_come_by_metadata() {
     let ads = Ads::start();
     let mut paced = limited("a|b*/c", 60);
     paced.value = "x/*|y".into();
-    let algorithm = Value { kind: Some(Kind::StringValue("gcra".into())) };
-    let burst = Value { kind: Some(Kind::NumberValue(2.0)) };
-    let fields = Struct { fields: [("algorithm".to_owned(), algorithm), ("burst".to_owned(), burst)].into() };
-    let fields = Value { kind: Some(Kind::StructValue(fields)) };
-    paced.metadata = Some(Struct { fields: [("weir".to_owned(), fields)].into() });
+    paced.metadata = Some(own_fields(&[("algorithm", "gcra"), ("burst", "2")]));
     ads.set("1", vec![ads::config("shop", vec![paced])]);
     let weir = serving(&ads.server(), &[]);
     let mut client = Client::connect(weir.grpc);

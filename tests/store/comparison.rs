@@ -384,6 +384,7 @@ fn with_traffic(
         traffic: Some(traffic),
         format,
         fail_on: fail_on.to_vec(),
+        old_overlay: None,
     };
     let mut out = Vec::new();
     let outcome = run(&diff, &mut out)?;
@@ -482,8 +483,15 @@ fn answers_decide_the_exit() {
     }
     let (old, new) = ("old".into(), "new".into());
     let fail_on = vec![FailOn::Answers];
-    let diff =
-        Diff { old, new, dialect: DialectArguments::default(), traffic: None, format: DiffFormat::Text, fail_on };
+    let diff = Diff {
+        old,
+        new,
+        dialect: DialectArguments::default(),
+        traffic: None,
+        format: DiffFormat::Text,
+        fail_on,
+        old_overlay: None,
+    };
     assert!(matches!(run(&diff, &mut Vec::new()), Err(NoDiff::NoTraffic)));
 }
 

@@ -1,17 +1,17 @@
 //! What `weir check` finds, for editors and continuous integration: one document of JSON, or of SARIF 2.1.0.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use weir_lab::testing::Strictness;
-use weir_policies::files::{Source, is_test, is_traffic};
-use weir_policies::{Code, Dialect, Loaded, Problems, load_dir_with};
+use weir_policies::files::Source;
+use weir_policies::{Code, Dialect, Loaded, Problems, load};
 use weir_settings::Settings;
 use weir_text::percent_encoded;
 use weir_text::yaml::Position;
 
-use super::{Failed, judged, prepared, read_by_settings, run};
+use super::{Failed, judged, other_file, prepared, read_by_settings};
 
 /// The rule of a finding that is no warning.
 const ERROR: &str = "error";
@@ -32,17 +32,16 @@ pub enum CheckFormat {
 /// # Errors
 /// As [`super::run`].
 pub fn report(
-    directory: &Path,
+    source: impl Into<Source>,
     dialect: Dialect,
     strictness: Strictness,
     format: CheckFormat,
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
-    let read = if directory.is_file() && (is_test(directory) || is_traffic(directory)) {
-        run(directory, dialect, strictness, &mut io::sink()).map(|()| None)
-    } else {
-        let loaded = load_dir_with(directory, dialect).map_err(Failed::Policies);
-        loaded.map(|loaded| Some((loaded, Source::from(directory))))
+    let source = source.into();
+    let read = match other_file(&source.directory) {
+        Some(check) => check(&source.directory, &mut io::sink()).map(|()| None),
+        None => load(&source, dialect).map_err(Failed::Policies).map(|loaded| Some((loaded, source))),
     };
     written(read, None, strictness, format, out)
 }

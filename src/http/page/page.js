@@ -102,11 +102,13 @@ function showHealth(top, ready) {
   state("store", top.store.name + (top.store.answered ? " answers" : " does not answer"), top.store.answered);
   state("circuit", top.store.circuit, top.store.circuit === "closed");
   byId("queue").textContent = shorten(top.store.queue);
-  const { rules, domains, problems } = ready.policies;
+  const { rules, domains, problems, unmet_overlays: unmet, unmet_overlay_count: unmetCount } = ready.policies;
   byId("rules").textContent = `${rules} in ${domains} ${domains === 1 ? "domain" : "domains"}`;
   state("problem-count", String(problems.length), problems.length === 0);
   byId("problems-section").hidden = problems.length === 0;
   byId("problems").replaceChildren(...problems.map((problem) => element("li", problem)));
+  byId("overlays").hidden = unmetCount === 0;
+  byId("overlays").textContent = `Overlays that meet no limit: ${unmetCount}, such as ${unmet[0]}.`;
 }
 
 // Who decides now, and how fast. Rates are shown if they are of the time since this page looked.

@@ -10,7 +10,7 @@ use weir_engine::words::counted;
 use weir_engine::{Entry, Micros};
 use weir_limiter::{Answer, HeldCharge, Query, Undecided};
 use weir_policies::test_file::{Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict};
-use weir_policies::{Dialect, GivenRows, Problems};
+use weir_policies::{GivenRows, Problems};
 use weir_rls::convert::{self, Bounds, Extras};
 use weir_rls::proto::{RateLimitRequest, rate_limit_descriptor};
 use weir_rls::request::Request;
@@ -48,8 +48,7 @@ pub(super) fn run(
     loads: &mut Loads,
     unmet: &mut Unmet,
 ) -> CaseEnd {
-    let dialect = Dialect::of(&case.settings.policies);
-    let load = match loads.get(&case.policies, dialect) {
+    let load = match loads.get(&case.policies, &case.settings.policies) {
         Ok(load) => load,
         Err(problems) => return CaseEnd::Broken(not_valid(file, case.position, &case.policies, &problems)),
     };
@@ -136,7 +135,7 @@ impl Running<'_> {
     }
 
     fn swap(&mut self, step: &Step, policies: &Policies, refused: bool, loads: &mut Loads) -> Result<(), Trouble> {
-        match (loads.get(policies, Dialect::of(&self.case.settings.policies)), refused) {
+        match (loads.get(policies, &self.case.settings.policies), refused) {
             (Ok(load), false) => {
                 self.world.swap(load);
                 return Ok(());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use weir_engine::PolicySet;
 use weir_engine::words::tenths_of_percent;
 use weir_policies::test_file::Policies;
-use weir_policies::{Dialect, Loaded, Location, Problems, load_dir_with, parse_with};
+use weir_policies::{Dialect, Loaded, Location, OverlayFile, Problems, Reading, load_dir_by, parse_with};
 
 /// Loaded policies, shared by all cases that use them.
 pub(super) struct Load {
@@ -41,20 +41,23 @@ type Loading = Result<Rc<Load>, Rc<Problems>>;
 /// All policies from files. Policies in the text of a test are loaded for each case.
 #[derive(Default)]
 pub(super) struct Loads {
-    kept: HashMap<(PathBuf, bool, bool), Loading>,
+    kept: HashMap<(PathBuf, Option<PathBuf>, bool, bool), Loading>,
 }
 
 impl Loads {
     /// Policies or their problems, loaded once.
-    pub(super) fn get(&mut self, policies: &Policies, dialect: Dialect) -> Loading {
+    pub(super) fn get(&mut self, policies: &Policies, settings: &weir_settings::Policies) -> Loading {
+        let dialect = Dialect::of(settings);
         match policies {
             Policies::Texts(texts) => {
                 let files: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (&**name, &**text)).collect();
-                parse_with(&files, dialect).map(|loaded| Rc::new(loaded.into())).map_err(Rc::new)
+                let overlay = settings.overlay.as_deref().map(OverlayFile::read).transpose();
+                let loaded = overlay.and_then(|overlay| parse_with(&files, Reading { dialect, overlay }));
+                loaded.map(|loaded| Rc::new(loaded.into())).map_err(Rc::new)
             }
             Policies::At(path) => {
-                let key = (path.clone(), dialect.compatible, dialect.merge_domains);
-                let load = || load_dir_with(path, dialect).map(|loaded| Rc::new(loaded.into())).map_err(Rc::new);
+                let key = (path.clone(), settings.overlay.clone(), dialect.compatible, dialect.merge_domains);
+                let load = || load_dir_by(path, settings).map(|loaded| Rc::new(loaded.into())).map_err(Rc::new);
                 self.kept.entry(key).or_insert_with(load).clone()
             }
         }

@@ -37,7 +37,7 @@ impl FileReader<'_> {
             directory,
             policies: policies.unwrap_or_else(|| Policies::At(below(directory, ""))),
             domain: self.default_domain(&fields),
-            settings: self.settings_of(&fields, &Vec::new()).unwrap_or_default(),
+            settings: self.settings_of(&fields, &Vec::new(), directory).unwrap_or_default(),
             rows: self.given_rows(&fields, directory, ROWS_MAX).unwrap_or_default(),
         };
         let Ok(items) = self.read(&fields, file::CASES) else { return Vec::new() };
@@ -81,7 +81,7 @@ impl FileReader<'_> {
         };
         let policies = self.policies_of(&fields, case::POLICIES.name, defaults.directory);
         let domain = self.default_domain(&fields);
-        let given = self.settings_of(&fields, &defaults.settings);
+        let given = self.settings_of(&fields, &defaults.settings, defaults.directory);
         let settings = match given {
             Ok(given) => self.loaded(fields.key_at(case::SETTINGS).unwrap_or(fields.at), &given),
             Err(reported) => Err(reported),

@@ -1,5 +1,6 @@
 //! The settings of a test: those that affect decisions and responses.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use weir_settings::{Layer, Problems, Setting, Settings};
@@ -11,13 +12,14 @@ use super::keys::file;
 use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
 
-pub const NAMES: [&str; 24] = [
+pub const NAMES: [&str; 25] = [
     "charging",
     "shadow_mode",
     "quota_mode",
     "policies.compatible",
     "policies.merge_domains",
     "policies.calendar_months",
+    OVERLAY,
     "response.dynamic_metadata",
     "response.delay_header",
     "response.limit_metadata",
@@ -38,12 +40,15 @@ pub const NAMES: [&str; 24] = [
     "limits.hits",
 ];
 
+/// The setting whose path is relative to the directory of the file.
+const OVERLAY: &str = "policies.overlay";
+
 /// The names and texts of settings. A case's settings replace those of its file.
 pub(crate) type Given = Vec<(&'static str, String)>;
 
 impl FileReader<'_> {
-    /// The settings in `settings`, added to `above`.
-    pub(crate) fn settings_of(&mut self, fields: &Fields, above: &Given) -> Result<Given, Reported> {
+    /// The settings in `settings`, added to `above`. Paths are below `directory`.
+    pub(crate) fn settings_of(&mut self, fields: &Fields, above: &Given, directory: &Path) -> Result<Given, Reported> {
         let mut given = above.clone();
         let (Some((at, node)), Some((_, id))) = (self.value(fields, file::SETTINGS), fields.get(file::SETTINGS)) else {
             return Ok(given);
@@ -55,6 +60,10 @@ impl FileReader<'_> {
         self.document.leaves(id, &mut |name, at, node| {
             let is_group = NAMES.iter().any(|known| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')));
             let done = match (NAMES.iter().find(|known| **known == name), &node.value) {
+                (Some(&OVERLAY), Value::Scalar { text, .. }) => {
+                    let path = directory.join(&**text);
+                    self.setting(at, OVERLAY, &path.to_string_lossy(), &mut given)
+                }
                 (Some(known), Value::Scalar { text, .. }) => self.setting(at, known, text, &mut given),
                 (None, _) if !is_group => Err(self.report(at, unknown(name))),
                 _ => {

@@ -291,13 +291,17 @@ const POLICIES: Section = Section {
             .more("`weir_input_refused` shows whether they still are."),
         gauge("weir_config_last_load_success_timestamp_seconds", &[], "seconds since 1970")
             .help("When policies were last put in force, in seconds since 1970."),
+        gauge("weir_policy_overlays", &["state"], "overlays")
+            .help("Overlays of the policies in force, by whether a limit meets them.")
+            .more("`met` or `unmet`. Only with `policies.overlay`. An unmet overlay has no effect: \
+                   [correct its patterns](policies.md#overlays)."),
         gauge("weir_overrides", &["state"], "overrides")
             .help("Overrides that operators have set, by whether they are in force.")
             .more("`in_force`, or `unused`: they fit no rule of the policies in force; [alert on \
                    any](operations.md#weiroverridesunused). See [overrides](overrides.md)."),
         gauge("weir_input_refused", &["input"], "0 or 1")
             .help("Whether weir refuses or cannot read the newest input. Then the last good input stays in force.")
-            .more("`input`: `policies` of the directory, or `control_plane` for the last response with `policies.source: xds`; \
+            .more("`input`: `policies` of the directory, and their overlays; `control_plane` for the last response with `policies.source: xds`; \
                    `certificate` for the files of the gRPC listener's TLS; `overrides`, which the store does not give, or gives with \
                    lines that are not overrides; `rows` of the files beside the policies. It is 0 again when the input is corrected. [Alert on \
                    any](operations.md#weirpolicyloadfailed)."),

@@ -11,8 +11,22 @@ pub struct Position {
     pub column: u32,
 }
 
+/// Added to the line of a value that came from another document. No text has so many lines.
+const GRAFTED: u32 = 1 << 31;
+
 impl Position {
     pub const START: Self = Self { line: 1, column: 1 };
+
+    /// This place, of a value that is moved to another document.
+    #[must_use]
+    pub const fn grafted(self) -> Self {
+        Self { line: self.line | GRAFTED, ..self }
+    }
+
+    /// The place in the document that the value came from. None for a value of the document itself.
+    pub const fn of_graft(self) -> Option<Self> {
+        if self.line & GRAFTED == 0 { None } else { Some(Self { line: self.line & !GRAFTED, ..self }) }
+    }
 
     /// The parser counts lines from 1 and columns from 0.
     pub(super) fn of(marker: &Marker) -> Self {

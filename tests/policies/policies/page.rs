@@ -17,7 +17,8 @@ use weir_engine::wildcards::{INNER_MAX, STEPS_MAX};
 use weir_engine::{Algorithm, Charge, Limit, Mode, OnError, Operation, State, Unit};
 use weir_policies::{
     DEPTH_MAX, DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, NAME_BYTES_MAX,
-    NODES_MAX, PROBLEMS_MAX, REGEXES_MAX, REPLACES_MAX, Row, SHORT_UNITS, VALUE_BYTES_MAX, VALUES_MAX, load_dir, parse,
+    NODES_MAX, OverlayFile, PROBLEMS_MAX, REGEXES_MAX, REPLACES_MAX, Row, SHORT_UNITS, VALUE_BYTES_MAX, VALUES_MAX,
+    load_dir, parse,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -163,7 +164,11 @@ fn every_policy_on_the_page_loads() {
     let mut policies = 0;
     for block in page.split("```yaml\n").skip(1) {
         let text = block.split("```").next().unwrap();
-        if let Err(problems) = parse(&[("page.yaml", text)]) {
+        let read = match text.starts_with("overlays:") {
+            true => OverlayFile::of("page.yaml", text).map(drop),
+            false => parse(&[("page.yaml", text)]).map(drop),
+        };
+        if let Err(problems) = read {
             panic!("{text}\n{problems}");
         }
         policies += 1;

@@ -1,0 +1,214 @@
+//! Puts the resources of a control plane in force, with the overlays of a file.
+//!
+//! Resources and overlays change at different times. Both are in force as a pair that fits: a newer response that
+//! contradicts the overlays is refused, and so are newer overlays that contradict the last response. Not here: the client
+//! (xds), and the meaning of resources (xds/resource.rs).
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use tokio::time::MissedTickBehavior;
+use weir_engine::words::printable;
+use weir_http::PolicyProblems;
+use weir_lifecycle::{Life, Phase, Reloads};
+use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
+use weir_policies::{Dialect, Loaded, OverlayFile, Problems, Reading};
+use weir_telemetry::metrics::LimitSource;
+use weir_xds::{Resource, UnknownFields};
+
+use super::AppError;
+use super::policies::{self, Cause};
+
+pub(super) struct PolicyTarget {
+    pub(super) load: policies::Target,
+    dialect: Dialect,
+    response_bytes_max: usize,
+    /// None: the settings name no file of overlays. Locked while policies are read, so that they change one at a time.
+    overlaid: Option<Mutex<Overlaid>>,
+    is_overlay_refused: Arc<AtomicBool>,
+}
+
+struct Overlaid {
+    /// The overlays in force.
+    good: OverlayFile,
+    refused: Option<Refused>,
+    /// The last good resources.
+    resources: Option<Vec<Resource>>,
+}
+
+/// The newest overlays, which are not in force.
+struct Refused {
+    /// None if they are wrong by themselves. Others can fit a later response.
+    overlay: Option<OverlayFile>,
+    problems: PolicyProblems,
+}
+
+/// Watches the file of overlays.
+pub(super) struct OverlayWatch {
+    path: PathBuf,
+    watch: Watch,
+}
+
+impl PolicyTarget {
+    /// Reads the overlays that the settings name.
+    ///
+    /// # Errors
+    /// All problems of the overlays.
+    pub(super) fn new(
+        settings: &weir_settings::Policies,
+        load: policies::Target,
+    ) -> Result<(Arc<Self>, Option<OverlayWatch>), AppError> {
+        let mut watch = None;
+        let mut overlaid = None;
+        if let Some(path) = settings.overlay.clone() {
+            // The watch starts before the file is read, so that no change is missed.
+            watch = Some(OverlayWatch { watch: Watch::new(Source::from(&path)), path: path.clone() });
+            let read = OverlayFile::read(&path);
+            let good = read.map_err(|problems| AppError::Policies(policies::of_load(&problems).lines()))?;
+            overlaid = Some(Mutex::new(Overlaid { good, refused: None, resources: None }));
+        }
+        let is_overlay_refused = Arc::<AtomicBool>::default();
+        if overlaid.is_some() {
+            load.metrics.show("weir_input_refused", &["policies"], &is_overlay_refused, |refused| {
+                u64::from(refused.load(Relaxed))
+            });
+        }
+        let (dialect, response_bytes_max) = (Dialect::of(settings), settings.xds.max_message_bytes);
+        Ok((Arc::new(Self { load, dialect, response_bytes_max, overlaid, is_overlay_refused }), watch))
+    }
+
+    /// Applies all of these resources, or none.
+    ///
+    /// # Errors
+    /// All problems, with one text for each.
+    pub(super) fn put(&self, resources: &[Resource]) -> Result<(), Vec<String>> {
+        let started = Instant::now();
+        let mut overlaid = self.overlaid.as_ref().map(Mutex::lock);
+        let loaded = match self.fitting(resources, overlaid.as_deref_mut()) {
+            Ok(loaded) => loaded,
+            Err(problems) => {
+                let problems = policies::of_load(&problems);
+                // The subscription logs them, once for each version.
+                self.load.count_refused(problems.clone());
+                return Err(problems.lines());
+            }
+        };
+        if let Some(UnknownFields { messages, message, field }) = weir_xds::resource::unknown_fields(resources) {
+            self.load.metrics.unknown_limit_fields(LimitSource::Xds, messages, message, field);
+        }
+        self.load.put_in_force(policies::fit(loaded, started));
+        if let Some(overlaid) = &mut overlaid {
+            overlaid.resources = Some(resources.to_vec());
+            self.is_overlay_refused.store(overlaid.refused.is_some(), Relaxed);
+            if let Some(Refused { problems, .. }) = &overlaid.refused {
+                self.load.report.refused(problems.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The policies of resources with the newest overlays that fit them.
+    fn fitting(&self, resources: &[Resource], overlaid: Option<&mut Overlaid>) -> Result<Loaded, Problems> {
+        let Some(overlaid) = overlaid else { return self.read(resources, None) };
+        let newest = overlaid.refused.as_ref().and_then(|refused| refused.overlay.clone());
+        if let Some(newest) = newest
+            && let Ok(loaded) = self.read(resources, Some(&newest))
+        {
+            (overlaid.good, overlaid.refused) = (newest, None);
+            return Ok(loaded);
+        }
+        self.read(resources, Some(&overlaid.good))
+    }
+
+    fn read(&self, resources: &[Resource], overlay: Option<&OverlayFile>) -> Result<Loaded, Problems> {
+        let reading = Reading { dialect: self.dialect, overlay: overlay.cloned() };
+        weir_xds::resource::policies(resources, self.response_bytes_max, reading)
+    }
+
+    /// Applies newer overlays to the last resources, or logs their problems and keeps the overlays in force.
+    fn put_overlay(&self, overlay: Result<OverlayFile, Problems>) {
+        let started = Instant::now();
+        let Some(overlaid) = &self.overlaid else { return };
+        let overlaid = &mut *overlaid.lock();
+        let loaded = match (&overlay, &overlaid.resources) {
+            (Err(problems), _) => Err(problems.clone()),
+            (Ok(_), None) => Ok(None),
+            (Ok(overlay), Some(resources)) => self.read(resources, Some(overlay)).map(Some),
+        };
+        let before = overlaid.refused.take();
+        match (loaded, overlay) {
+            (Ok(loaded), Ok(overlay)) => {
+                overlaid.good = overlay;
+                match (loaded, before) {
+                    (Some(loaded), _) => self.load.put_in_force(policies::fit(loaded, started)),
+                    (None, Some(before)) => self.load.report.mended(&before.problems, PolicyProblems::default()),
+                    (None, None) => {}
+                }
+            }
+            (Err(problems), overlay) => {
+                let problems = policies::of_load(&problems);
+                self.load.refuse(&problems);
+                overlaid.refused = Some(Refused { overlay: overlay.ok(), problems });
+            }
+            // Overlays that cannot be read have no policies.
+            (Ok(_), Err(_)) => {}
+        }
+        self.is_overlay_refused.store(overlaid.refused.is_some(), Relaxed);
+    }
+}
+
+impl OverlayWatch {
+    /// Applies every change of the file.
+    pub(super) async fn follow(
+        mut self,
+        target: Arc<PolicyTarget>,
+        mut reloads: Reloads,
+        life: Life,
+    ) -> Result<(), String> {
+        let mut ticks = tokio::time::interval(POLL_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let cause = tokio::select! {
+                () = life.reached(Phase::Draining) => return Ok(()),
+                () = reloads.next() => Cause::Order,
+                _ = ticks.tick() => Cause::Poll,
+            };
+            let target = target.clone();
+            // The file system may block, but the control runtime must not.
+            let reading = tokio::task::spawn_blocking(move || {
+                self.look(cause, &target);
+                self
+            });
+            tokio::select! {
+                () = life.reached(Phase::Draining) => return Ok(()),
+                read = reading => self = read.map_err(|error| error.to_string())?,
+            }
+        }
+    }
+
+    fn look(&mut self, cause: Cause, target: &PolicyTarget) {
+        match cause {
+            Cause::Order => self.watch.settle_now(),
+            Cause::Poll => match self.watch.poll(Instant::now()) {
+                Some(Change::Settled) => {}
+                Some(Change::Restless(_)) => {
+                    let file = printable(&self.path.display().to_string());
+                    tracing::warn!(file, "the file of overlays keeps changing and is not loaded");
+                    return;
+                }
+                // A single file never rests beside others.
+                Some(Change::AtRest(_)) | None => return,
+            },
+        }
+        let overlay = OverlayFile::read(&self.path);
+        // The file may have been read while it changed again. The watch reports that when it settles.
+        if cause == Cause::Poll && !self.watch.is_unchanged(&BTreeSet::new()) {
+            return;
+        }
+        target.put_overlay(overlay);
+    }
+}

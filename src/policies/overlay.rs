@@ -1,0 +1,288 @@
+//! Overlays: a file that adds to policies what their author or control plane cannot write.
+//!
+//! ```yaml
+//! overlays:
+//!   - domain: default/eg/http                                  # a * stands for any text, in all patterns
+//!     descriptors: ["httproute/default/users/*", "rule-0-*", "**"]
+//!     rate_limit: {algorithm: sliding_window, lease: 100ms}    # keys of each rate limit there
+//!     on_error: local                                          # and of its descriptor
+//! ```
+//!
+//! An overlay edits a document before it is read, so everything that holds for a written key holds for a key of an
+//! overlay. Not here: how the document is edited (apply.rs), and when the file is read again (watch.rs).
+
+mod apply;
+mod glob;
+mod keys;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use weir_text::yaml::{Document, NodeId, Value};
+
+pub(super) use apply::{Edits, Overlaid};
+use glob::Glob;
+pub use glob::STARS_MAX;
+pub use keys::KINDS;
+pub(super) use keys::{file, overlay};
+
+use super::fields::Fields;
+use super::state::{FileReader, Reported};
+use super::tables::limit;
+use super::{KEY_BYTES_MAX, Limits, Location, Position, Problem, ProblemKind, Problems, VALUE_BYTES_MAX, single};
+
+/// The largest file of overlays, in bytes.
+pub const OVERLAY_BYTES_MAX: usize = 1 << 20;
+/// The most overlays of a file.
+pub const OVERLAYS_MAX: usize = 1_000;
+/// The most patterns of an overlay: the most levels of descriptors that a compatible reading allows.
+pub const PATTERNS_MAX: usize = 64;
+/// The longest pattern, in bytes: a key, an equal sign and a value.
+pub const PATTERN_BYTES_MAX: usize = KEY_BYTES_MAX + 1 + VALUE_BYTES_MAX;
+/// The pattern that stands for any number of further descriptors.
+const ANY_DEPTH: &str = "**";
+
+/// The text of a file of overlays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverlayFile {
+    name: String,
+    text: String,
+}
+
+impl OverlayFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is too large, and every problem of its overlays.
+    pub fn read(path: &Path) -> Result<Self, Problems> {
+        let (name, text) = single::read(path, OVERLAY_BYTES_MAX)?;
+        Self::of(&name, text)
+    }
+
+    /// Checks a text.
+    ///
+    /// ```
+    /// use weir_policies::OverlayFile;
+    ///
+    /// let good = "overlays: [{domain: shop, descriptors: [user], rate_limit: {lease: 100ms}}]";
+    /// assert!(OverlayFile::of("o.yaml", good).is_ok());
+    /// assert_eq!(
+    ///     OverlayFile::of("o.yaml", good.replace("[user]", "[\"**\", user]")).unwrap_err().to_string(),
+    ///     "o.yaml:1:40: ** must be the last of descriptors"
+    /// );
+    /// ```
+    ///
+    /// # Errors
+    /// Every problem of its overlays.
+    pub fn of(name: &str, text: impl Into<String>) -> Result<Self, Problems> {
+        let file = Self { name: name.to_owned(), text: text.into() };
+        file.overlays().map(|_| file)
+    }
+
+    /// The number of overlays.
+    pub fn count(&self) -> usize {
+        self.overlays().map_or(0, |overlays| overlays.list.len())
+    }
+
+    /// The overlays of the text.
+    pub(super) fn overlays(&self) -> Result<Overlays, Problems> {
+        let name: Arc<str> = self.name.as_str().into();
+        if self.text.len() > OVERLAY_BYTES_MAX {
+            let message = format!("larger than {} MiB", OVERLAY_BYTES_MAX >> 20);
+            let mut problems = Problems::default();
+            problems.push(Problem { kind: ProblemKind::Unreadable, file: name, position: None, message });
+            return Err(problems);
+        }
+        // Aliases count as their text, so that no file of overlays becomes much larger in memory.
+        let limits = Limits { file_bytes: OVERLAY_BYTES_MAX, ..Limits::default() };
+        single::parse(&name, &self.text, limits, &KINDS, |reader| reader.overlays())
+    }
+
+    pub(super) fn rename(&mut self, to: impl Fn(&str) -> String) {
+        self.name = to(&self.name);
+    }
+}
+
+/// The overlays of a file, and which of them a load has met.
+#[derive(Debug)]
+pub(super) struct Overlays {
+    pub(super) file: Arc<str>,
+    list: Vec<Overlay>,
+    /// The keys and values that the overlays give.
+    values: Document<'static>,
+    met: Vec<bool>,
+}
+
+#[derive(Debug)]
+struct Overlay {
+    at: Position,
+    domain: Glob,
+    path: Vec<Pattern>,
+    /// Whether the path goes on through any descriptors.
+    any_depth: bool,
+    name: Option<String>,
+    replace: bool,
+    /// What it gives to each limit.
+    limit: Vec<Given>,
+    /// What it gives to the descriptor.
+    descriptor: Vec<Given>,
+}
+
+/// A pattern for one descriptor.
+#[derive(Debug)]
+struct Pattern {
+    key: Glob,
+    value: ValuePattern,
+}
+
+#[derive(Debug)]
+enum ValuePattern {
+    /// Any value or none.
+    Any,
+    None,
+    Of(Glob),
+}
+
+/// A key with its place, and its value in `values` of [`Overlays`].
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    name: &'static str,
+    at: Position,
+    value: NodeId,
+}
+
+/// What a load has done with a file of overlays.
+#[derive(Clone, Debug)]
+pub struct OverlayUse {
+    pub count: usize,
+    /// The places of the overlays that no limit has met.
+    pub unmet: Vec<Location>,
+}
+
+impl Overlays {
+    pub(super) fn used(&self) -> OverlayUse {
+        let unmet = self.list.iter().zip(&self.met).filter(|(_, met)| !**met);
+        let place = |overlay: &Overlay| Location { file: self.file.clone(), position: overlay.at };
+        OverlayUse { count: self.list.len(), unmet: unmet.map(|(overlay, _)| place(overlay)).collect() }
+    }
+}
+
+impl Pattern {
+    /// `KEY` for any value, `KEY=VALUE`, or `KEY=` for none.
+    fn new(text: &str) -> Result<Self, String> {
+        let Some((key, value)) = text.split_once('=') else {
+            return Ok(Self { key: Glob::new(text)?, value: ValuePattern::Any });
+        };
+        let value = if value.is_empty() { ValuePattern::None } else { ValuePattern::Of(Glob::new(value)?) };
+        Ok(Self { key: Glob::new(key)?, value })
+    }
+}
+
+impl FileReader<'_> {
+    fn overlays(&mut self) -> Result<Overlays, Reported> {
+        let empty = "empty: a file of overlays has overlays";
+        let root = self.document.root.filter(|&root| !self.document.node(root).is_null());
+        let root = root.ok_or_else(|| self.report(Position::START, empty))?;
+        let fields = self.fields_of_file(root, &file::KIND)?;
+        let Some(items) = self.read(&fields, file::OVERLAYS)? else {
+            return Err(self.report(fields.at, "no overlays: write overlays: [] if none are meant"));
+        };
+        if items.len() > OVERLAYS_MAX {
+            let message = format!("{} overlays: at most {OVERLAYS_MAX}", items.len());
+            return Err(self.report_value(&fields, file::OVERLAYS, message));
+        }
+        let (mut list, mut values) = (Vec::new(), Document::default());
+        for item in items {
+            if self.is_full() {
+                break;
+            }
+            list.extend(self.overlay(item, &mut values).ok());
+        }
+        let met = vec![false; list.len()];
+        Ok(Overlays { file: self.file.clone(), list, values, met })
+    }
+
+    fn overlay(&mut self, id: NodeId, values: &mut Document<'static>) -> Result<Overlay, Reported> {
+        let problems = self.problems.len();
+        let fields = self.fields(id, &overlay::KIND)?;
+        let domain = self.pattern_of_domain(&fields);
+        let path = self.path(&fields);
+        let name = self.read(&fields, overlay::NAME);
+        let replace = self.read(&fields, overlay::REPLACE);
+        let limit = self.limit_given(&fields, values);
+        let mut descriptor = Vec::new();
+        for row in overlay::KIND.keys.iter().filter(|row| !keys::OWN.contains(&row.name)) {
+            // A problem of the value is reported already.
+            let _ = (row.check)(self, &fields);
+            descriptor.extend(self.entry_of(&fields, row.name, values));
+        }
+        let (limit, (path, any_depth)) = (limit?, path?);
+        if limit.is_empty() && descriptor.is_empty() && self.problems.len() == problems {
+            let message = "an overlay that gives nothing: write rate_limit, or a key of a descriptor such as on_error";
+            return Err(self.report(fields.at, message));
+        }
+        let (at, domain, name, replace) = (fields.at, domain?, name?, replace?);
+        Ok(Overlay { at, domain, path, any_depth, name, replace, limit, descriptor })
+    }
+
+    fn pattern_of_domain(&mut self, fields: &Fields) -> Result<Glob, Reported> {
+        let Some(text) = self.read(fields, overlay::DOMAIN)? else {
+            return Err(self.report_key(fields, overlay::DOMAIN, "an overlay without a domain".to_owned()));
+        };
+        Glob::new(&text).map_err(|reason| self.report_value(fields, overlay::DOMAIN, format!("domain: {reason}")))
+    }
+
+    /// The patterns of `descriptors`, and whether `**` is the last.
+    fn path(&mut self, fields: &Fields) -> Result<(Vec<Pattern>, bool), Reported> {
+        let items = self.read(fields, overlay::DESCRIPTORS)?.unwrap_or_default();
+        if !(1..=PATTERNS_MAX).contains(&items.len()) {
+            let message = format!("descriptors has {} patterns: 1 to {PATTERNS_MAX}", items.len());
+            return Err(self.report_key(fields, overlay::DESCRIPTORS, message));
+        }
+        let (mut path, mut any_depth, mut result) = (Vec::new(), false, Ok(()));
+        for (number, item) in items.iter().enumerate() {
+            let node = self.document.node(*item);
+            let pattern = match &node.value {
+                Value::Scalar { text, .. } if text.len() > PATTERN_BYTES_MAX => {
+                    Err(format!("a pattern has {} bytes: at most {PATTERN_BYTES_MAX}", text.len()))
+                }
+                Value::Scalar { text, .. } if &**text == ANY_DEPTH => {
+                    any_depth = number + 1 == items.len();
+                    if any_depth { continue } else { Err(format!("{ANY_DEPTH} must be the last of descriptors")) }
+                }
+                Value::Scalar { text, .. } => Pattern::new(text),
+                _ => Err(format!("a pattern must be text, not {}", node.describe())),
+            };
+            match pattern {
+                Ok(pattern) => path.push(pattern),
+                Err(reason) => result = Err(self.report(node.position, reason)),
+            }
+        }
+        result.map(|()| (path, any_depth))
+    }
+
+    /// The keys of `rate_limit`, which can be a short form.
+    fn limit_given(&mut self, fields: &Fields, values: &mut Document<'static>) -> Result<Vec<Given>, Reported> {
+        let Some((at, node)) = self.value(fields, overlay::RATE_LIMIT) else { return Ok(Vec::new()) };
+        let Some((_, id)) = fields.get(overlay::RATE_LIMIT) else { return Ok(Vec::new()) };
+        if matches!(node.value, Value::Scalar { .. }) {
+            self.limit(at, id)?;
+            return Ok(vec![Given { name: limit::RATE.name, at, value: values.graft(self.document, id) }]);
+        }
+        let problems = self.problems.len();
+        let limit = self.fields(id, &limit::KIND)?;
+        self.check_keys(&limit);
+        let given: Vec<Given> = limit::KIND.names().filter_map(|name| self.entry_of(&limit, name, values)).collect();
+        if given.is_empty() && self.problems.len() == problems {
+            return Err(self.report(at, "rate_limit of an overlay is empty: write what it gives, or remove it"));
+        }
+        Ok(given)
+    }
+
+    /// A key with a value, copied to `values`.
+    fn entry_of(&self, fields: &Fields, name: &'static str, values: &mut Document<'static>) -> Option<Given> {
+        let (at, value) = fields.get(name).filter(|(_, id)| !self.document.node(*id).is_null())?;
+        Some(Given { name, at, value: values.graft(self.document, value) })
+    }
+}

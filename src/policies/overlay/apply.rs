@@ -1,0 +1,321 @@
+//! Edits a document as its overlays say.
+//!
+//! Nodes can be shared by aliases, so an edited node is a new one, and so are all nodes above it. A document that no
+//! overlay meets stays as it is.
+
+use std::collections::HashMap;
+
+use weir_text::yaml::{Document, Node, NodeId, Value};
+
+use super::{Given, Overlay, Overlays, Pattern, ValuePattern};
+use crate::tables::{FORMS, descriptor, file, limit};
+use crate::{PROBLEMS_MAX, Position};
+
+type Entries = Vec<(NodeId, NodeId)>;
+
+/// What overlays have done to a document.
+#[derive(Debug, Default)]
+pub(crate) struct Edits {
+    pub(crate) problems: Vec<(Position, String)>,
+    /// The number of problems that were not kept.
+    pub(crate) more: usize,
+    /// The places of the overlays of each edited descriptor.
+    pub(crate) of: HashMap<NodeId, Vec<Position>>,
+}
+
+/// An edited descriptor, for messages.
+#[derive(Debug)]
+pub(crate) struct Overlaid {
+    pub(crate) descriptor: Position,
+    pub(crate) overlays: Vec<Position>,
+}
+
+impl Overlays {
+    /// Edits a policy file. `place` spells a place of it, for messages.
+    pub(crate) fn apply(&mut self, document: &mut Document<'_>, place: &dyn Fn(Position) -> String) -> Edits {
+        let Self { list, values, met, .. } = self;
+        let mut editor = Editor {
+            document,
+            values,
+            met,
+            place,
+            grafted: HashMap::new(),
+            at: Position::START,
+            edits: Edits::default(),
+        };
+        editor.root(list);
+        editor.edits
+    }
+}
+
+struct Editor<'e, 'd> {
+    document: &'e mut Document<'d>,
+    values: &'e Document<'static>,
+    met: &'e mut [bool],
+    place: &'e dyn Fn(Position) -> String,
+    /// Keys and values that the document has already, by the value in `values`.
+    grafted: HashMap<NodeId, (NodeId, NodeId)>,
+    /// The place of the current descriptor.
+    at: Position,
+    edits: Edits,
+}
+
+/// An overlay whose first patterns match the descriptors above.
+#[derive(Clone, Copy)]
+struct Live<'o> {
+    index: usize,
+    overlay: &'o Overlay,
+    depth: usize,
+}
+
+impl Editor<'_, '_> {
+    fn root(&mut self, overlays: &[Overlay]) {
+        let Some(root) = self.document.root else { return };
+        let Some(mut entries) = self.entries(root) else { return };
+        let Some(domain) = self.value(&entries, file::DOMAIN.name).and_then(|id| self.scalar(id)) else { return };
+        let all = overlays.iter().enumerate().filter(|(_, overlay)| overlay.domain.matches(domain));
+        let live: Vec<_> = all.map(|(index, overlay)| Live { index, overlay, depth: 0 }).collect();
+        if self.below(&mut entries, &live) {
+            self.document.root = Some(self.replaced(root, Value::Mapping(entries)));
+        }
+    }
+
+    /// Edits the descriptors of a mapping. Whether one has changed.
+    fn below(&mut self, entries: &mut Entries, live: &[Live<'_>]) -> bool {
+        if live.is_empty() {
+            return false;
+        }
+        let Some(at) = self.index(entries, descriptor::DESCRIPTORS.name) else { return false };
+        let list = entries[at].1;
+        let Value::List(items) = &self.document.node(list).value else { return false };
+        let mut items = items.clone();
+        let mut has_changed = false;
+        for item in &mut items {
+            if let Some(edited) = self.descriptor(*item, live) {
+                (*item, has_changed) = (edited, true);
+            }
+        }
+        if has_changed {
+            entries[at].1 = self.replaced(list, Value::List(items));
+        }
+        has_changed
+    }
+
+    fn descriptor(&mut self, id: NodeId, live: &[Live<'_>]) -> Option<NodeId> {
+        let mut entries = self.entries(id)?;
+        let (mut here, mut further) = (Vec::new(), Vec::new());
+        for one in live {
+            let Live { overlay, depth, .. } = *one;
+            let depth = match overlay.path.get(depth) {
+                None => depth,
+                Some(pattern) if self.matches(pattern, &entries) => depth + 1,
+                Some(_) => continue,
+            };
+            let is_whole = depth == overlay.path.len();
+            if is_whole {
+                here.push(*one);
+            }
+            if !is_whole || overlay.any_depth {
+                further.push(Live { depth, ..*one });
+            }
+        }
+        self.at = self.document.node(id).position;
+        let by = self.limits(&mut entries, &here);
+        let has_changed = self.below(&mut entries, &further);
+        if by.is_empty() && !has_changed {
+            return None;
+        }
+        let edited = self.replaced(id, Value::Mapping(entries));
+        if !by.is_empty() {
+            self.edits.of.insert(edited, by);
+        }
+        Some(edited)
+    }
+
+    fn matches(&self, pattern: &Pattern, entries: &Entries) -> bool {
+        let key = self.value(entries, descriptor::KEY.name).and_then(|id| self.scalar(id)).unwrap_or_default();
+        if !pattern.key.matches(key) {
+            return false;
+        }
+        let mut values = FORMS.iter().filter_map(|form| Some((*form, self.value(entries, form)?)));
+        match &pattern.value {
+            ValuePattern::Any => true,
+            ValuePattern::None => values.all(|(_, id)| self.scalar(id).is_some_and(str::is_empty)),
+            ValuePattern::Of(glob) => values.any(|(form, id)| match &self.document.node(id).value {
+                Value::Scalar { text, .. } if form == descriptor::REGEX.name => glob.matches(&format!("~{text}")),
+                Value::Scalar { text, .. } => !text.is_empty() && glob.matches(text),
+                Value::List(items) => {
+                    items.iter().any(|item| self.scalar(*item).is_some_and(|text| glob.matches(text)))
+                }
+                Value::Mapping(_) => false,
+            }),
+        }
+    }
+
+    /// Adds to a descriptor and its limits. Returns the places of the overlays that met a limit.
+    fn limits(&mut self, entries: &mut Entries, here: &[Live<'_>]) -> Vec<Position> {
+        let mut by = Vec::new();
+        let keys = [descriptor::RATE_LIMIT.name, descriptor::RATE_LIMITS.name];
+        if here.is_empty() || keys.iter().all(|key| self.value(entries, key).is_none()) {
+            return by;
+        }
+        for &Live { index, overlay, .. } in here {
+            let mut is_met = false;
+            for key in keys {
+                let Some(at) = self.index(entries, key) else { continue };
+                if let Some(edited) = self.limits_at(entries[at].1, overlay, &mut is_met) {
+                    entries[at].1 = edited;
+                }
+            }
+            if is_met {
+                self.met[index] = true;
+                self.give(entries, &overlay.descriptor, overlay);
+                by.push(overlay.at);
+            }
+        }
+        by
+    }
+
+    /// Adds to one limit or a list of them. None if nothing changes.
+    fn limits_at(&mut self, id: NodeId, overlay: &Overlay, is_met: &mut bool) -> Option<NodeId> {
+        let node = self.document.node(id);
+        if node.is_null() {
+            return None;
+        }
+        let mut entries = match &node.value {
+            Value::List(items) => {
+                let mut items = items.clone();
+                let mut has_changed = false;
+                for item in &mut items {
+                    if let Some(edited) = self.limits_at(*item, overlay, is_met) {
+                        (*item, has_changed) = (edited, true);
+                    }
+                }
+                return has_changed.then(|| self.replaced(id, Value::List(items)));
+            }
+            Value::Mapping(entries) => entries.clone(),
+            // A rate in its short form.
+            Value::Scalar { .. } => {
+                let key = Value::Scalar { text: limit::RATE.name.into(), plain: false };
+                vec![(self.replaced(id, key), id)]
+            }
+        };
+        if let Some(name) = &overlay.name
+            && self.value(&entries, limit::NAME.name).and_then(|id| self.scalar(id)) != Some(name)
+        {
+            return None;
+        }
+        *is_met = true;
+        if overlay.limit.is_empty() {
+            return None;
+        }
+        self.give(&mut entries, &overlay.limit, overlay);
+        Some(self.replaced(id, Value::Mapping(entries)))
+    }
+
+    /// Adds keys to a mapping, and reports those that it has.
+    fn give(&mut self, entries: &mut Entries, given: &[Given], overlay: &Overlay) {
+        // First all of them, so that the keys of one overlay do not exclude each other.
+        let is_free: Vec<bool> = given.iter().map(|one| self.make_room(entries, one, overlay)).collect();
+        for (one, _) in given.iter().zip(is_free).filter(|(_, is_free)| *is_free) {
+            entries.push(self.grafted(one));
+        }
+    }
+
+    /// Removes what a key takes the place of. False: the mapping has it, which is reported.
+    fn make_room(&mut self, entries: &mut Entries, given: &Given, overlay: &Overlay) -> bool {
+        let mut at = 0;
+        while let Some(&(key, value)) = entries.get(at) {
+            let word = self.scalar(key).unwrap_or_default();
+            let place = self.document.node(key).position;
+            if !excludes(given.name, word) {
+                at += 1;
+            } else if self.document.node(value).is_null() || (overlay.replace && place.of_graft().is_none()) {
+                entries.remove(at);
+            } else {
+                let name = given.name;
+                let what = if word == name { "it" } else { word };
+                let message = match place.of_graft() {
+                    Some(other) => {
+                        let here = (self.place)(self.at);
+                        format!(
+                            "{name}: the overlay at line {} gives {what} too, to the descriptor at {here}",
+                            other.line
+                        )
+                    }
+                    None => {
+                        let place = (self.place)(place);
+                        format!(
+                            "{name}: the policy gives {what} already, at {place}: remove one, or write replace: true"
+                        )
+                    }
+                };
+                self.report(given.at.grafted(), message);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn grafted(&mut self, given: &Given) -> (NodeId, NodeId) {
+        if let Some(known) = self.grafted.get(&given.value) {
+            return *known;
+        }
+        let key = Value::Scalar { text: given.name.into(), plain: false };
+        let key = self.document.add(Node { position: given.at.grafted(), value: key });
+        let both = (key, self.document.graft(self.values, given.value));
+        self.grafted.insert(given.value, both);
+        both
+    }
+
+    fn report(&mut self, at: Position, message: String) {
+        if self.edits.problems.len() < PROBLEMS_MAX {
+            self.edits.problems.push((at, message));
+        } else {
+            self.edits.more += 1;
+        }
+    }
+
+    /// Adds a value in the place of another one.
+    fn replaced(&mut self, id: NodeId, value: Value<'static>) -> NodeId {
+        let position = self.document.node(id).position;
+        self.document.add(Node { position, value })
+    }
+
+    fn entries(&self, id: NodeId) -> Option<Entries> {
+        match &self.document.node(id).value {
+            Value::Mapping(entries) => Some(entries.clone()),
+            _ => None,
+        }
+    }
+
+    fn index(&self, entries: &Entries, name: &str) -> Option<usize> {
+        entries.iter().position(|&(key, _)| self.scalar(key) == Some(name))
+    }
+
+    /// The value of a key, unless it is null.
+    fn value(&self, entries: &Entries, name: &str) -> Option<NodeId> {
+        let (_, value) = entries[self.index(entries, name)?];
+        (!self.document.node(value).is_null()).then_some(value)
+    }
+
+    fn scalar(&self, id: NodeId) -> Option<&str> {
+        match &self.document.node(id).value {
+            Value::Scalar { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a mapping that gets a key cannot keep another one.
+fn excludes(name: &str, other: &str) -> bool {
+    let [unlimited, rate, requests] = [limit::UNLIMITED.name, limit::RATE.name, limit::REQUESTS_PER_UNIT.name];
+    let period = [limit::UNIT.name, limit::WINDOW.name];
+    let is_amount = |key: &str| key == rate || key == requests || period.contains(&key);
+    name == other
+        || (name == unlimited && ![limit::NAME.name, limit::REPLACES.name].contains(&other))
+        || (is_amount(name) && other == unlimited)
+        || (name == rate && is_amount(other))
+        || (is_amount(name) && other == rate)
+        || (period.contains(&name) && period.contains(&other))
+}

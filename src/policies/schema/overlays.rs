@@ -1,0 +1,24 @@
+//! The schema of files of overlays.
+
+use serde_json::{Map, json};
+
+use super::fragments::{rate, reference};
+use super::{document, mapping};
+use crate::overlay::{file, overlay};
+use crate::tables::{hold, limit, replaced, rows};
+
+pub(super) fn schema() -> serde_json::Value {
+    let mut definitions = Map::new();
+    definitions.insert("overlay".to_owned(), mapping(&overlay::KIND));
+    definitions.insert("limit".to_owned(), json!({ "anyOf": [rate(), reference("limit_in_part")] }));
+    // The policy can have the algorithm that a key needs.
+    let mut in_part = mapping(&limit::KIND);
+    if let Some(keywords) = in_part.as_object_mut() {
+        keywords.remove("allOf");
+    }
+    definitions.insert("limit_in_part".to_owned(), in_part);
+    definitions.insert("hold".to_owned(), mapping(&hold::KIND));
+    definitions.insert("replaced".to_owned(), mapping(&replaced::KIND));
+    definitions.insert("rows".to_owned(), mapping(&rows::KIND));
+    document("Overlays of policies of weir", &mapping(&file::KIND), definitions)
+}

@@ -1,0 +1,427 @@
+//! Overlays: what they meet and add, what they contradict, and where each problem has its place.
+
+use std::fs;
+use std::path::Path;
+
+use weir_cli::check::{self, CheckFormat};
+use weir_lab::testing::Strictness;
+use weir_policies::files::Source;
+use weir_policies::overlay::{OVERLAY_BYTES_MAX, OVERLAYS_MAX, PATTERN_BYTES_MAX, PATTERNS_MAX, STARS_MAX};
+use weir_policies::{
+    Code, Dialect, Kind, Loaded, OverlayFile, Problems, Reading, Tree, check_warnings, load, overlay, parse,
+    parse_with, read_trees,
+};
+
+fn file(text: &str) -> Result<OverlayFile, Problems> {
+    OverlayFile::of("o.yaml", text)
+}
+
+fn loaded(policy: &str, overlays: &str) -> Result<Loaded, Problems> {
+    let reading = Reading { overlay: Some(file(overlays)?), ..Reading::default() };
+    parse_with(&[("p.yaml", policy)], reading)
+}
+
+fn problems(policy: &str, overlays: &str) -> String {
+    loaded(policy, overlays).expect_err(overlays).to_string()
+}
+
+fn rules(loaded: &Loaded) -> String {
+    format!("{:#?}", loaded.policies.rules())
+}
+
+/// An overlay of the domain `shop`.
+fn shop(descriptors: &str, keys: &str) -> String {
+    format!("overlays:\n- domain: shop\n  descriptors: {descriptors}\n  {keys}\n")
+}
+
+/// The policy with an overlay is the same as the other one, to the last field.
+#[track_caller]
+fn assert_same(policy: &str, overlays: &str, written: &str) {
+    let overlaid = loaded(policy, overlays).unwrap_or_else(|problems| panic!("{problems}"));
+    let written = parse(&[("p.yaml", written)]).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(rules(&overlaid), rules(&written));
+    assert_eq!(overlaid.overlays.expect("overlays").unmet, [], "{overlays}");
+}
+
+const POLICY: &str = "domain: shop
+descriptors:
+- key: user
+  rate_limit: {unit: hour, requests_per_unit: 1000}
+- key: path
+  value: /pay/*
+  rate_limits: [10/s, {rate: 100/h, name: hourly}]
+";
+
+#[test]
+fn a_key_of_an_overlay_is_as_a_written_one() {
+    assert_same(
+        POLICY,
+        &shop(
+            "[user]",
+            "rate_limit: {algorithm: sliding_window, lease: 100ms}\n  on_error: local\n  detailed_metric: true",
+        ),
+        &POLICY
+            .replace("- key: user", "- key: user\n  on_error: local\n  detailed_metric: true")
+            .replace("requests_per_unit: 1000", "requests_per_unit: 1000, algorithm: sliding_window, lease: 100ms"),
+    );
+    // All limits of a list, or the one with the name. A short form becomes a mapping.
+    let in_full = |more: [&str; 2]| {
+        let [one, two] = more;
+        POLICY.replace(
+            "[10/s, {rate: 100/h, name: hourly}]",
+            &format!("[{{rate: 10/s{one}}}, {{rate: 100/h, name: hourly{two}}}]"),
+        )
+    };
+    let gcra = ", algorithm: gcra";
+    assert_same(POLICY, &shop("[path]", "rate_limit: {algorithm: gcra}"), &in_full([gcra, gcra]));
+    assert_same(POLICY, &shop("[path]", "name: hourly\n  rate_limit: {algorithm: gcra}"), &in_full(["", gcra]));
+    assert_same(
+        POLICY,
+        &shop("[path]", "name: hourly\n  shadow_mode: true"),
+        &in_full(["", ""]).replace("- key: path", "- key: path\n  shadow_mode: true"),
+    );
+    // Two overlays add to each other. A null is no key.
+    let two = "overlays:\n- {domain: s*, descriptors: ['**'], rate_limit: {drain: true}}\n\
+               - {domain: shop, descriptors: [user], rate_limit: {alert_at: [50]}, on_error: ~}\n";
+    let drained = in_full([", drain: true"; 2])
+        .replace("requests_per_unit: 1000", "requests_per_unit: 1000, drain: true, alert_at: [50]");
+    assert_same(&POLICY.replace("1000}", "1000, drain: ~}"), two, &drained);
+    // Values of every form.
+    let keys = "metadata: {a: [1, {b: c}]}\n  allow_warnings: {no_reason: x}\n  rate_limit: {hold: {at_least: 5}, replaces: [{name: hourly}]}";
+    let written = POLICY
+        .replace("- key: user", "- key: user\n  metadata: {a: [1, {b: c}]}\n  allow_warnings: {no_reason: x}")
+        .replace("requests_per_unit: 1000", "requests_per_unit: 1000, hold: {at_least: 5}, replaces: [{name: hourly}]");
+    assert_same(POLICY, &shop("[user]", keys), &written);
+}
+
+#[test]
+fn a_policy_is_replaced_only_where_that_is_permitted() {
+    let stays = shop("[user]", "rate_limit: {rate: 5/min}");
+    assert_eq!(
+        problems(POLICY, &stays),
+        "o.yaml:4:16: rate: the policy gives unit already, at p.yaml:4:16: remove one, or write replace: true"
+    );
+    let replaced = |with: &str| POLICY.replace("{unit: hour, requests_per_unit: 1000}", with);
+    for (given, expected) in [
+        ("5/min", "5/min"),
+        ("{rate: 5/min, algorithm: gcra}", "{rate: 5/min, algorithm: gcra}"),
+        ("{unit: day}", "{unit: day, requests_per_unit: 1000}"),
+        ("{requests_per_unit: 0}", "{unit: hour, requests_per_unit: 0}"),
+        ("{window: 90s}", "{window: 90s, requests_per_unit: 1000}"),
+        ("{unlimited: true}", "{unlimited: true}"),
+    ] {
+        assert_same(POLICY, &shop("[user]", &format!("replace: true\n  rate_limit: {given}")), &replaced(expected));
+        let without = shop("[user]", &format!("rate_limit: {given}"));
+        assert!(problems(POLICY, &without).contains("the policy gives "), "{given}");
+    }
+    let unlimited = replaced("{unlimited: true}");
+    assert_same(&unlimited, &shop("[user]", "replace: true\n  rate_limit: 5/min"), &replaced("{rate: 5/min}"));
+    assert!(
+        problems(&unlimited, &shop("[user]", "rate_limit: 5/min")).contains("gives unlimited already, at p.yaml:4:16")
+    );
+    let shadow = POLICY.replace("- key: user", "- key: user\n  shadow_mode: true");
+    assert_same(&shadow, &shop("[user]", "replace: true\n  shadow_mode: false"), POLICY);
+}
+
+#[test]
+fn overlays_never_replace_each_other() {
+    let two = |keys: &str| {
+        format!(
+            "overlays:\n- {{domain: shop, descriptors: ['**'], on_error: deny}}\n- {{domain: '*', descriptors: [us*], {keys}}}\n"
+        )
+    };
+    for replace in ["", "replace: true, "] {
+        assert_eq!(
+            problems(POLICY, &two(&format!("{replace}on_error: local"))),
+            format!(
+                "o.yaml:3:{}: on_error: the overlay at line 2 gives it too, to the descriptor at p.yaml:3:3",
+                37 + replace.len()
+            )
+        );
+    }
+    let amounts = "overlays:\n- {domain: shop, descriptors: [user], replace: true, rate_limit: {unit: day}}\n\
+                   - {domain: shop, descriptors: [user], replace: true, rate_limit: {window: 5s}}\n";
+    assert!(
+        problems(POLICY, amounts).contains("window: the overlay at line 2 gives unit too"),
+        "{}",
+        problems(POLICY, amounts)
+    );
+    // One overlay contradicts itself as a policy does.
+    let both = shop("[user]", "replace: true\n  rate_limit: {unit: day, window: 5s}");
+    assert!(
+        problems(POLICY, &both).starts_with("o.yaml:5:27: unit and window together"),
+        "{}",
+        problems(POLICY, &both)
+    );
+}
+
+/// The paths of the rules that an overlay of all these patterns meets.
+fn met(policy: &str, descriptors: &str) -> Vec<String> {
+    let loaded = loaded(policy, &shop(descriptors, "on_error: deny")).unwrap_or_else(|problems| panic!("{problems}"));
+    let is_met = |rule: &&weir_engine::Rule| rule.on_error.is_some();
+    loaded.policies.rules().iter().filter(is_met).map(|rule| rule.path.to_string()).collect()
+}
+
+#[test]
+fn patterns_go_from_the_root_to_the_descriptor_with_the_limits() {
+    let policy = "domain: shop
+descriptors:
+- {key: a/b, value: a/b, descriptors: [{key: rule-0-match-0, rate_limit: 1/s, descriptors: [{key: c, rate_limit: 2/s}]}]}
+- {key: user, rate_limit: 1/s}
+- {key: user, value: ann, rate_limit: 1/s}
+- {key: user, values: [bob, eve], rate_limit: 1/s}
+- {key: ip, cidr: 10.0.0.0/8, rate_limit: 1/s}
+- {key: ip, regex: 'fe80.+', rate_limit: 1/s}
+- {key: nothing, rate_limit: ~, descriptors: []}
+";
+    let all = [
+        "a/b=a/b|rule-0-match-0",
+        "a/b=a/b|rule-0-match-0|c",
+        "user",
+        "user=ann",
+        "user=bob",
+        "ip=10.0.0.0/8",
+        "ip=~fe80.+",
+    ];
+    let of = |indexes: &[usize]| indexes.iter().map(|index| all[*index].to_owned()).collect::<Vec<_>>();
+    let everything: Vec<usize> = (0..all.len()).collect();
+    for (patterns, expected) in [
+        ("['**']", &everything[..]),
+        ("['*', '**']", &everything),
+        ("['*']", &[2, 3, 4, 5, 6]),
+        ("[a/b, rule-0-*]", &[0]),
+        ("['a*', '*-match-*', '**']", &[0, 1]),
+        ("[a/b, rule-0-*, c]", &[1]),
+        ("['a/b=a/b', '*', '*']", &[1]),
+        ("['a/b=', '**']", &[]),
+        ("[a/b]", &[]),
+        ("[user]", &[2, 3, 4]),
+        ("['user=']", &[2]),
+        ("['user=*']", &[3, 4]),
+        ("['user=a*']", &[3]),
+        ("['user=eve']", &[4]),
+        ("['ip=10.*']", &[5]),
+        ("['ip=~fe80*']", &[6]),
+        ("[nothing, '**']", &[]),
+    ] {
+        let found = met(policy, patterns);
+        assert_eq!(
+            found.iter().map(|path| path.split(", ").next().unwrap()).count(),
+            expected.len(),
+            "{patterns} {found:?}"
+        );
+        for (found, expected) in found.iter().zip(of(expected)) {
+            assert!(found.starts_with(expected.trim_end_matches("bob")), "{patterns}: {found} is not {expected}");
+        }
+    }
+}
+
+#[test]
+fn descriptors_that_share_an_alias_are_met_apart() {
+    let policy = "domain: shop
+descriptors:
+- {key: user, value: ann, rate_limit: &hour {unit: hour, requests_per_unit: 9}, descriptors: &below [{key: path, rate_limit: *hour}]}
+- {key: user, value: bob, rate_limit: *hour, descriptors: *below}
+";
+    assert_eq!(met(policy, "['user=bob']"), ["user=bob"]);
+    assert_eq!(met(policy, "['user=bob', path]"), ["user=bob|path"]);
+    assert_same(
+        policy,
+        &shop("['user=ann', path]", "rate_limit: {algorithm: gcra}"),
+        &policy
+            .replace("rate_limit: *hour}]}", "rate_limit: {unit: hour, requests_per_unit: 9, algorithm: gcra}}]}")
+            .replace("descriptors: *below", "descriptors: [{key: path, rate_limit: *hour}]"),
+    );
+}
+
+#[test]
+fn a_problem_of_the_result_names_both_places() {
+    // The overlay's value is wrong for this limit.
+    assert_eq!(
+        problems(POLICY, &shop("[user]", "rate_limit: {burst: 5}")),
+        "o.yaml:4:16: burst on fixed_window, the default: a window admits all of its hits at once, only token_bucket, leaky_bucket and \
+         gcra have a burst (for the descriptor at p.yaml:3:3)"
+    );
+    // The policy's value is wrong with the overlay.
+    let drained = POLICY.replace("requests_per_unit: 1000", "requests_per_unit: 1000, alert_at: [50]");
+    let text = problems(&drained, &shop("[user]", "rate_limit: {algorithm: gcra}"));
+    assert!(text.starts_with("p.yaml:4:") && text.ends_with("(with the overlay at o.yaml:2:3)"), "{text}");
+    // Another descriptor is as written.
+    let text = problems(&POLICY.replace("[10/s,", "[10/x,"), &shop("[user]", "rate_limit: {algorithm: gcra}"));
+    assert!(text.starts_with("p.yaml:7:17: ") && !text.contains("overlay"), "{text}");
+}
+
+#[test]
+fn policies_of_a_control_plane_have_overlays_too() {
+    let text = |text: &'static str| Tree::Text(text.into());
+    let mapping = |entries: Vec<(&'static str, Tree<'static>)>| {
+        Tree::Mapping(entries.into_iter().map(|(key, value)| (key.into(), value)).collect())
+    };
+    let tree = |more: Vec<(&'static str, Tree<'static>)>| {
+        let mut limit = vec![("unit", text("hour")), ("requests_per_unit", Tree::Plain("3".into()))];
+        limit.extend(more);
+        let user = mapping(vec![("key", text("user")), ("rate_limit", mapping(limit))]);
+        mapping(vec![("domain", text("shop")), ("descriptors", Tree::List(vec![user]))])
+    };
+    let read = |tree, overlays: &str| {
+        let reading = Reading { overlay: Some(file(overlays).unwrap()), ..Reading::default() };
+        read_trees([("shop".to_owned(), Ok(tree))], reading)
+    };
+    let gcra = shop("[user]", "rate_limit: {algorithm: gcra}");
+    let written =
+        "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 3, algorithm: gcra}}]";
+    assert_eq!(rules(&read(tree(vec![]), &gcra).unwrap()), rules(&parse(&[("p", written)]).unwrap()));
+    assert_eq!(
+        read(tree(vec![("algorithm", text("gcra"))]), &gcra).unwrap_err().to_string(),
+        "o.yaml:4:16: algorithm: the policy gives it already, at shop: descriptors[0].rate_limit (user): remove one, or write \
+         replace: true"
+    );
+    assert_eq!(
+        read(tree(vec![]), &shop("[user]", "rate_limit: {burst: 5}"))
+            .unwrap_err()
+            .to_string()
+            .split(": a window")
+            .next(),
+        Some("o.yaml:4:16: burst on fixed_window, the default")
+    );
+}
+
+#[test]
+fn an_overlay_that_no_limit_meets_is_a_warning() {
+    let two = "overlays:\n- {domain: shop, descriptors: [user], on_error: deny}\n- {domain: shop, descriptors: [usr], on_error: deny}\n\
+               - {domain: shop, descriptors: [user], name: x, on_error: allow}\n";
+    let mut loaded = loaded(POLICY, two).unwrap();
+    assert_eq!(loaded.overlays.as_ref().map(|used| used.count), Some(3));
+    check_warnings(&mut loaded);
+    let warnings: Vec<_> = loaded.warnings.list().iter().filter(|found| found.code == Code::UnmetOverlay).collect();
+    let texts: Vec<_> = warnings.iter().map(|warning| warning.to_string()).collect();
+    let expected = "warning: no limit meets this overlay: correct domain, descriptors or name, or remove the overlay [unmet_overlay]";
+    assert_eq!(texts, [format!("o.yaml:3:3: {expected}"), format!("o.yaml:4:3: {expected}")]);
+}
+
+/// Each mistake of a file by itself.
+#[test]
+fn mistakes_of_a_file_have_their_places() {
+    let long = "a".repeat(PATTERN_BYTES_MAX + 1);
+    let stars = "a*".repeat(STARS_MAX + 1);
+    let levels = ["a"; PATTERNS_MAX + 1].join(", ");
+    for (text, expected) in [
+        ("", "1:1: empty: a file of overlays has overlays"),
+        ("overlays: ~", "1:1: no overlays: write overlays: [] if none are meant"),
+        (
+            "domain: shop\ndescriptors: []",
+            "1:1: a file of overlays must be a mapping with the keys overlays: it has none of them",
+        ),
+        ("overlays: [", "2:1: not valid YAML"),
+        ("overlays: [1]", "1:12: an overlay must be a mapping of keys and values"),
+        ("overlays: [{domain: shop, descriptors: [a]}]", "1:12: an overlay that gives nothing"),
+        ("overlays: [{domain: shop, descriptors: [a], rate_limit: {}}]", "1:57: rate_limit of an overlay is empty"),
+        ("overlays: [{descriptors: [a], on_error: deny}]", "1:12: an overlay without a domain"),
+        ("overlays: [{domain: shop, on_error: deny}]", "1:12: descriptors has 0 patterns: 1 to 64"),
+        ("overlays: [{domain: s**, descriptors: [a], on_error: deny}]", "1:21: domain: ** stands alone"),
+        ("overlays: [{domain: s, descriptors: ['**', a], on_error: deny}]", "1:38: ** must be the last of descriptors"),
+        ("overlays: [{domain: s, descriptors: [a**], on_error: deny}]", "1:38: ** stands alone"),
+        ("overlays: [{domain: s, descriptors: [''], on_error: deny}]", "1:38: empty: write * for any text"),
+        ("overlays: [{domain: s, descriptors: ['=a'], on_error: deny}]", "1:38: empty: write * for any text"),
+        ("overlays: [{domain: s, descriptors: [[a]], on_error: deny}]", "1:38: a pattern must be text, not a list"),
+        (&format!("overlays: [{{domain: s, descriptors: ['{stars}'], on_error: deny}}]"), "1:38: 17 stars: at most 16"),
+        (
+            &format!("overlays: [{{domain: s, descriptors: [{long}], on_error: deny}}]"),
+            "1:38: a pattern has 8194 bytes",
+        ),
+        (
+            &format!("overlays: [{{domain: s, descriptors: [{levels}], on_error: deny}}]"),
+            "1:24: descriptors has 65 patterns",
+        ),
+        (
+            "overlays: [{domain: s, descriptors: [a], on_eror: deny}]",
+            "1:42: unknown key \"on_eror\" in an overlay, did you mean \"on_error\"?",
+        ),
+        (
+            "overlays: [{domain: s, descriptors: [a], algorithm: gcra}]",
+            "1:42: algorithm belongs in a rate limit, not in an overlay",
+        ),
+        ("overlays: [{domain: s, descriptors: [a], on_error: denied}]", "1:52: no on_error \"denied\": it is one of "),
+        (
+            "overlays: [{domain: s, descriptors: [a], rate_limit: {brst: 5}}]",
+            "1:55: unknown key \"brst\" in a rate limit",
+        ),
+        ("overlays: [{domain: s, descriptors: [a], rate_limit: {burst: x}}]", "1:62: burst must be a whole number"),
+        ("overlays: [{domain: s, descriptors: [a], rate_limit: {unit: fortnight}}]", "1:61: no unit \"fortnight\""),
+        ("overlays: [{domain: s, descriptors: [a], rate_limit: 5}]", "1:54: "),
+        ("overlays: [{domain: s, descriptors: [a], rate_limit: {lease: 5h}}]", "1:62: lease \"5h\": "),
+        ("overlays: [{domain: s, domain: s, descriptors: [a], on_error: deny}]", "1:24: domain appears twice"),
+    ] {
+        let problem = file(text).expect_err(text).to_string();
+        assert!(problem.starts_with(&format!("o.yaml:{expected}")), "{text}\n{problem}");
+    }
+    let one = "- {domain: s, descriptors: [a], on_error: deny}\n";
+    assert!(file(&format!("overlays:\n{}", one.repeat(OVERLAYS_MAX))).is_ok());
+    let problem = file(&format!("overlays:\n{}", one.repeat(OVERLAYS_MAX + 1))).unwrap_err().to_string();
+    assert_eq!(problem, "o.yaml:2:3: 1001 overlays: at most 1000");
+    let large = format!("overlays: []\n#{}", "-".repeat(OVERLAY_BYTES_MAX));
+    assert_eq!(file(&large).unwrap_err().to_string(), "o.yaml: larger than 1 MiB");
+}
+
+/// All keys except those that say what a descriptor is, and those that say what an overlay is for.
+#[test]
+fn an_overlay_has_the_keys_of_a_descriptor() {
+    let names = |kind: &Kind| kind.keys.iter().map(|row| row.name).collect::<Vec<_>>();
+    let kind = |kinds: &[&'static Kind], name: &str| *kinds.iter().find(|kind| kind.name == name).expect("a kind");
+    let of_descriptor = names(kind(&weir_policies::KINDS, "a descriptor"));
+    let own = ["domain", "descriptors", "name", "replace"];
+    let never = ["key", "value", "values", "cidr", "regex", "rate_limits", "descriptors"];
+    let expected: Vec<_> = of_descriptor.into_iter().filter(|name| !never.contains(name)).collect();
+    let mut given: Vec<_> = names(kind(&overlay::KINDS, "an overlay"));
+    given.retain(|name| !own.contains(name));
+    assert_eq!(given, expected);
+}
+
+#[test]
+fn files_have_overlays_and_a_file_of_overlays_is_no_policy() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    let path = dir.path().join("shop.overlay.yaml");
+    write("p.yaml", POLICY);
+    write("shop.overlay.yaml", &shop("[user]", "rate_limit: {algorithm: gcra}"));
+    let source = Source { overlay: Some(path.clone()), ..Source::from(dir.path()) };
+    let algorithm =
+        |source: &Source| load(source, Dialect::default()).unwrap().policies.rules()[0].limits[0].algorithm().name();
+    assert_eq!(algorithm(&source), "gcra");
+    assert_eq!(algorithm(&Source::from(dir.path())), "fixed_window");
+    assert!(load(&Source::from(&path), Dialect::default()).unwrap_err().to_string().contains("a file of overlays"));
+
+    let checked = |source: Source| {
+        let mut out = Vec::new();
+        let ended = check::run(source, Dialect::default(), Strictness::Lenient, &mut out);
+        ended.map(|()| String::from_utf8(out).unwrap()).map_err(|failed| failed.to_string())
+    };
+    let text = checked(source.clone()).unwrap();
+    assert!(
+        text.contains("gcra") && text.ends_with("1 domain, 2 rules, 3 limits in 1 file, with 1 overlay\n"),
+        "{text}"
+    );
+    assert!(
+        checked(Source::from(&path))
+            .unwrap()
+            .ends_with("shop.overlay.yaml: 1 overlay; --overlay adds them to policies\n")
+    );
+    write("shop.overlay.yaml", &shop("[usr]", "rate_limit: {algorithm: gcra}"));
+    assert!(checked(source.clone()).unwrap().contains("shop.overlay.yaml:2:3: warning: no limit meets this overlay"));
+
+    write("shop.overlay.yaml", &shop("[user]", "rate_limit: {unit: day}"));
+    assert!(
+        checked(source.clone()).unwrap_err().contains("shop.overlay.yaml:4:16: unit: the policy gives it already, at ")
+    );
+    let mut out = Vec::new();
+    check::report(source.clone(), Dialect::default(), Strictness::Lenient, CheckFormat::Json, &mut out).unwrap_err();
+    let found: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    let finding = &found["findings"][0];
+    assert_eq!(finding["file"], path.display().to_string());
+    assert_eq!((&finding["line"], &finding["column"]), (&4.into(), &16.into()));
+
+    fs::remove_file(&path).unwrap();
+    let missing = checked(source).unwrap_err();
+    assert!(missing.starts_with(&format!("{}: No such file", path.display())), "{missing}");
+    assert!(!Path::new(&path).exists());
+}
