@@ -104,7 +104,8 @@ pub fn run_settings(
 /// The policies that `weir serve` reads with these settings, or those of a directory. None if a control plane has them.
 fn read_by_settings(settings: &Settings, directory: Option<PathBuf>) -> Result<Option<(Loaded, Source)>, Failed> {
     if settings.policies.source == PolicySource::Xds && directory.is_none() {
-        return Ok(None);
+        let overlay = settings.policies.overlay.as_deref().map(OverlayFile::read).transpose();
+        return overlay.map(|_| None).map_err(Failed::Policies);
     }
     let of_settings = weir_app::source(&settings.policies, u64::MAX);
     let source = Source { directory: directory.unwrap_or_else(|| of_settings.directory.clone()), ..of_settings };

@@ -503,6 +503,7 @@ async fn public_readyz(State(site): State<Arc<Site>>) -> Response {
         }
     };
     remove("/policies", "problems");
+    remove("/policies", "unmet_overlays");
     remove("/rows", "problems");
     remove("/policies/server", "trouble");
     remove("/policies/server/last_refused", "reason");

@@ -85,6 +85,7 @@ impl Source {
 
     fn takes(&self, path: &Path) -> bool {
         match self.kind {
+            FileKind::Policies if self.overlay.as_deref() == Some(path) => false,
             FileKind::Policies => {
                 self.all_files || (is_yaml(path) && !is_test(path) && !is_traffic(path) && !is_overlay(path))
             }
@@ -122,7 +123,8 @@ fn is_yaml(path: &Path) -> bool {
 }
 
 /// The policy files of a source, sorted by path: every `*.yaml` and `*.yml` of a directory and its subdirectories, except
-/// [tests](is_test), [traffic](is_traffic) and [overlays](is_overlay). Symlinks are followed. The path of a file is that file alone, with any name.
+/// [tests](is_test), [traffic](is_traffic) and [overlays](is_overlay). Symlinks are followed. The path of a file is that
+/// file alone, with any other name.
 ///
 /// Names that start with a dot are skipped unless the source includes them. In a Kubernetes ConfigMap they are the
 /// generations (`..2024_...`, `..data`), and the visible files are symlinks through them. A dangling symlink is listed,

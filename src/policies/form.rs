@@ -25,6 +25,9 @@ use super::{NAME_BYTES_MAX, Position};
 
 type Reading<T> = fn(&mut FileReader<'_>, &Fields, &'static str) -> Result<T, Reported>;
 
+/// Reads a value, and reports its problem.
+pub(crate) type Check = fn(&mut FileReader<'_>, &Fields) -> Result<(), Reported>;
+
 /// A key whose value is read as a `T`.
 pub(crate) struct Key<T> {
     pub(crate) name: &'static str,
@@ -111,10 +114,14 @@ macro_rules! mapping {
                     default: $default,
                     example: $example,
                     only: only!($($needs, $reason)?),
-                    check: |reader, fields| ($form.read)(reader, fields, $name).map(drop),
                 }),+],
                 ignored: &[$($ignored)?],
             };
+
+            /// Reads each value alone, in the order of the keys.
+            #[allow(dead_code, reason = "most mappings are only read as a whole")]
+            pub(crate) const CHECKS: &[$crate::form::Check] =
+                &[$(|reader, fields| ($form.read)(reader, fields, $name).map(drop)),+];
         }
     };
 }

@@ -4,7 +4,8 @@
 //! {"compatible": false, "merge_domains": false, "calendar_months": false, "files": [{"name": "shop.yaml", "text": "domain: shop"}]}
 //! ```
 //!
-//! With overlays there is also `"overlay": {"name": "overlays.yaml", "text": "overlays: []"}`. Policies that were not read from text have a `tree` in place of a `text`. Not here: what reads them (http, cli).
+//! With overlays there is also `"overlay": {"name": "shop.overlay.yaml", "text": "overlays: []"}`. Policies that were not
+//! read from text have a `tree` in place of a `text`. Not here: what reads them (http, cli).
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};

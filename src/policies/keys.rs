@@ -6,9 +6,6 @@ use serde_json::Value;
 use weir_engine::Algorithm;
 use weir_engine::algorithm::parameters::Parameters;
 
-use super::fields::Fields;
-use super::state::{FileReader, Reported};
-
 #[derive(Debug)]
 pub struct Kind {
     pub name: &'static str,
@@ -30,8 +27,6 @@ pub struct Row {
     pub example: &'static str,
     /// The algorithms that accept the key. None: all of them.
     pub only: Option<Only>,
-    /// Reads the value alone, and reports its problem.
-    pub(crate) check: fn(&mut FileReader<'_>, &Fields) -> Result<(), Reported>,
 }
 
 /// Why only some algorithms accept a key.

@@ -329,6 +329,7 @@ fn load_with(source: &Source, dialect: Dialect, keep: Keep, restless: &Restless)
         }
     }
     let loaded = reader.finish()?;
+    paths.extend(source.overlay.clone());
     Ok(Loaded { kept: keeper.and_then(Keeper::finish), paths, ..loaded })
 }
 
@@ -438,7 +439,7 @@ pub struct Loaded {
     /// The domains as written, in file order. For people; matching does not use them.
     pub domains: Vec<DomainOutline>,
     pub files: usize,
-    /// The paths of the files. Empty if policies were not read from files.
+    /// The paths of the files, with that of the overlays. Empty if policies were not read from files.
     pub paths: Vec<PathBuf>,
     /// Probable mistakes, except those that the policies allow.
     pub warnings: Warnings,

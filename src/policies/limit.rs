@@ -97,9 +97,9 @@ impl FileReader<'_> {
 
     /// Checks each key of a limit by itself, for a mapping that may lack others.
     pub(super) fn check_keys(&mut self, fields: &Fields) {
-        for row in limit::KIND.keys {
+        for check in limit::CHECKS {
             // A problem is reported already.
-            let _ = (row.check)(self, fields);
+            let _ = check(self, fields);
         }
         if fields.get(limit::RATE).is_some() {
             let _ = self.rate(fields);

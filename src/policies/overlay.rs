@@ -12,6 +12,7 @@
 //! overlay. Not here: how the document is edited (apply.rs), and when the file is read again (watch.rs).
 
 mod apply;
+pub(super) mod edits;
 mod glob;
 mod keys;
 
@@ -21,16 +22,17 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use weir_text::yaml::{Document, NodeId, Value};
 
-pub(super) use apply::{Edits, Overlaid};
+pub use edits::OverlayUse;
+use edits::{Given, Overlay, Overlays, Pattern, ValuePattern};
 use glob::Glob;
 pub use glob::STARS_MAX;
 pub use keys::KINDS;
 pub(super) use keys::{file, overlay};
 
 use super::fields::Fields;
-use super::state::{FileReader, Reported};
+use super::state::{FileReader, Reader, Reported};
 use super::tables::limit;
-use super::{KEY_BYTES_MAX, Limits, Location, Position, Problem, ProblemKind, Problems, VALUE_BYTES_MAX, single};
+use super::{KEY_BYTES_MAX, Limits, Position, Problem, ProblemKind, Problems, VALUE_BYTES_MAX, single};
 
 /// The largest file of overlays, in bytes.
 pub const OVERLAY_BYTES_MAX: usize = 1 << 20;
@@ -104,70 +106,6 @@ impl OverlayFile {
     }
 }
 
-/// The overlays of a file, and which of them a load has met.
-#[derive(Debug)]
-pub(super) struct Overlays {
-    pub(super) file: Arc<str>,
-    list: Vec<Overlay>,
-    /// The keys and values that the overlays give.
-    values: Document<'static>,
-    met: Vec<bool>,
-}
-
-#[derive(Debug)]
-struct Overlay {
-    at: Position,
-    domain: Glob,
-    path: Vec<Pattern>,
-    /// Whether the path goes on through any descriptors.
-    any_depth: bool,
-    name: Option<String>,
-    replace: bool,
-    /// What it gives to each limit.
-    limit: Vec<Given>,
-    /// What it gives to the descriptor.
-    descriptor: Vec<Given>,
-}
-
-/// A pattern for one descriptor.
-#[derive(Debug)]
-struct Pattern {
-    key: Glob,
-    value: ValuePattern,
-}
-
-#[derive(Debug)]
-enum ValuePattern {
-    /// Any value or none.
-    Any,
-    None,
-    Of(Glob),
-}
-
-/// A key with its place, and its value in `values` of [`Overlays`].
-#[derive(Clone, Copy, Debug)]
-struct Given {
-    name: &'static str,
-    at: Position,
-    value: NodeId,
-}
-
-/// What a load has done with a file of overlays.
-#[derive(Clone, Debug)]
-pub struct OverlayUse {
-    pub count: usize,
-    /// The places of the overlays that no limit has met.
-    pub unmet: Vec<Location>,
-}
-
-impl Overlays {
-    pub(super) fn used(&self) -> OverlayUse {
-        let unmet = self.list.iter().zip(&self.met).filter(|(_, met)| !**met);
-        let place = |overlay: &Overlay| Location { file: self.file.clone(), position: overlay.at };
-        OverlayUse { count: self.list.len(), unmet: unmet.map(|(overlay, _)| place(overlay)).collect() }
-    }
-}
-
 impl Pattern {
     /// `KEY` for any value, `KEY=VALUE`, or `KEY=` for none.
     fn new(text: &str) -> Result<Self, String> {
@@ -176,6 +114,22 @@ impl Pattern {
         };
         let value = if value.is_empty() { ValuePattern::None } else { ValuePattern::Of(Glob::new(value)?) };
         Ok(Self { key: Glob::new(key)?, value })
+    }
+}
+
+impl Reader {
+    /// Adds the overlays of this file to all policies. If it has a problem, so has the load.
+    #[must_use]
+    pub(super) fn with_overlays(mut self, file: Option<Result<OverlayFile, Problems>>) -> Self {
+        match file.map(|file| file.and_then(|file| file.overlays())) {
+            None => {}
+            Some(Ok(overlays)) => self.overlays = Some(overlays),
+            Some(Err(problems)) => {
+                self.problems.join(problems);
+                self.problems.are_of_all = true;
+            }
+        }
+        self
     }
 }
 
@@ -212,10 +166,10 @@ impl FileReader<'_> {
         let replace = self.read(&fields, overlay::REPLACE);
         let limit = self.limit_given(&fields, values);
         let mut descriptor = Vec::new();
-        for row in overlay::KIND.keys.iter().filter(|row| !keys::OWN.contains(&row.name)) {
+        for (name, check) in overlay::KIND.names().zip(overlay::CHECKS).filter(|(name, _)| !keys::OWN.contains(name)) {
             // A problem of the value is reported already.
-            let _ = (row.check)(self, &fields);
-            descriptor.extend(self.entry_of(&fields, row.name, values));
+            let _ = check(self, &fields);
+            descriptor.extend(self.entry_of(&fields, name, values));
         }
         let (limit, (path, any_depth)) = (limit?, path?);
         if limit.is_empty() && descriptor.is_empty() && self.problems.len() == problems {

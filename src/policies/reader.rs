@@ -17,7 +17,7 @@ use super::heavy;
 use super::limit::ReadLimit;
 use super::many_wildcards;
 use super::matches::{Claim, taken};
-use super::overlay::{Overlaid, Overlays};
+use super::overlay::edits::{Overlaid, Overlays};
 use super::state::{FileReader, Reader, Reported, place};
 use super::tables::{FORMS, KINDS, descriptor, file};
 use super::tree::{Paths, Planted};
@@ -100,13 +100,12 @@ impl Reader {
         }
         for (position, message) in problems {
             let Location { file: of, position: at } = self.place(file, None, position);
-            let (at, message) = match paths.filter(|_| position.of_graft().is_none()).map(|paths| paths.path(position))
-            {
-                None => (Some(at), message),
-                Some(path) if path.is_empty() => (None, message),
-                Some(path) => (None, format!("{path}: {message}")),
+            let problem = match paths.filter(|_| position.of_graft().is_none()).map(|paths| paths.path(position)) {
+                None => Problem::in_policies(of, Some(at), message),
+                Some(path) if path.is_empty() => Problem::in_policies(of, None, message),
+                Some(path) => Problem::in_policies(of, None, format!("{path}: {message}")),
             };
-            self.problems.push_of(file, Problem::in_policies(of, at, message));
+            self.problems.push_of(file, problem);
         }
     }
 

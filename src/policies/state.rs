@@ -12,7 +12,7 @@ use weir_text::yaml::Document;
 
 use super::allowed::Allowed;
 use super::keys::Kind;
-use super::overlay::{Edits, Overlaid, OverlayFile, Overlays};
+use super::overlay::edits::{Edits, Overlaid, Overlays};
 use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
 use super::{Bounds, Dialect, DomainOutline, Limits, Location, Note, PROBLEMS_MAX, Position, Problems};
@@ -60,20 +60,6 @@ impl Reader {
         Self { dialect, limits, bytes_left, regex_bytes_left, ..Self::default() }
     }
 
-    /// Adds the overlays of this file to all policies. If it has a problem, so has the load.
-    #[must_use]
-    pub(super) fn with_overlays(mut self, file: Option<Result<OverlayFile, Problems>>) -> Self {
-        match file.map(|file| file.and_then(|file| file.overlays())) {
-            None => {}
-            Some(Ok(overlays)) => self.overlays = Some(overlays),
-            Some(Err(problems)) => {
-                self.problems.join(problems);
-                self.problems.are_of_all = true;
-            }
-        }
-        self
-    }
-
     /// A place for messages and outlines, in this file or in that of the overlays.
     pub(super) fn place(&self, file: &Arc<str>, paths: Option<&Paths>, position: Position) -> Location {
         match (position.of_graft(), &self.overlays) {
@@ -112,6 +98,7 @@ pub(super) struct FileReader<'r> {
     pub(super) plans: Vec<Vec<PlanAt>>,
     /// Whether the descriptor that is read, or one above it, has `share_threshold`.
     pub(super) shares: bool,
+    /// What overlays have added to the document.
     pub(super) edits: Edits,
     /// The descriptor that is read, if overlays have edited it.
     pub(super) overlaid: Option<Overlaid>,

@@ -1,5 +1,6 @@
 //! Overlays: what they meet and add, what they contradict, and where each problem has its place.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -8,8 +9,8 @@ use weir_lab::testing::Strictness;
 use weir_policies::files::Source;
 use weir_policies::overlay::{OVERLAY_BYTES_MAX, OVERLAYS_MAX, PATTERN_BYTES_MAX, PATTERNS_MAX, STARS_MAX};
 use weir_policies::{
-    Code, Dialect, Kind, Loaded, OverlayFile, Problems, Reading, Tree, check_warnings, load, overlay, parse,
-    parse_with, read_trees,
+    Code, Dialect, Kind, Loaded, OverlayFile, Problems, Reading, Restless, Tree, check_warnings, load, load_and_keep,
+    load_isolated, overlay, parse, parse_with, read_trees,
 };
 
 fn file(text: &str) -> Result<OverlayFile, Problems> {
@@ -424,4 +425,36 @@ fn files_have_overlays_and_a_file_of_overlays_is_no_policy() {
     let missing = checked(source).unwrap_err();
     assert!(missing.starts_with(&format!("{}: No such file", path.display())), "{missing}");
     assert!(!Path::new(&path).exists());
+}
+
+/// With `policies.isolate`, as for any other mistake.
+#[test]
+fn a_policy_that_contradicts_an_overlay_holds_back_its_domain_and_an_overlay_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    let policy = |domain: &str, limit: &str| {
+        format!("domain: {domain}\ndescriptors: [{{key: user, rate_limit: {{{limit}}}}}]\n")
+    };
+    let overlay = |keys: &str| format!("overlays: [{{domain: '*', descriptors: [user], rate_limit: {{{keys}}}}}]\n");
+    let path = dir.path().join("o.overlay.yaml");
+    let source = Source { overlay: Some(path), ..Source::from(dir.path()) };
+    write("a.yaml", &policy("a", "rate: 1/s"));
+    write("b.yaml", &policy("b", "rate: 1/s"));
+    write("o.overlay.yaml", &overlay("algorithm: gcra"));
+    let first = load_and_keep(&source, Dialect::default(), &Restless::default()).unwrap();
+    let load = || load_isolated(&source, Dialect::default(), &Restless::of(BTreeSet::new(), first.last_good()));
+
+    write("a.yaml", &policy("a", "rate: 2/s, algorithm: gcra"));
+    write("b.yaml", &policy("b", "rate: 2/s"));
+    let (loaded, held_back) = load().unwrap();
+    let hits: Vec<_> = loaded.policies.rules().iter().map(|rule| rule.limits[0].requests()).collect();
+    let held_back: Vec<_> = held_back.unwrap().domains.into_iter().collect();
+    assert_eq!((hits, held_back), (vec![1, 2], vec!["a".into()]));
+
+    write("a.yaml", &policy("a", "rate: 2/s"));
+    write("o.overlay.yaml", &overlay("rate: 3/s"));
+    let problems = load().unwrap_err().to_string();
+    assert!(problems.contains("o.overlay.yaml:1:60: rate: the policy gives it already, at "), "{problems}");
+    write("o.overlay.yaml", "overlays: [");
+    assert!(load().unwrap_err().to_string().contains("o.overlay.yaml:2:1: not valid YAML"));
 }

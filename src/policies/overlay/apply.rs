@@ -7,28 +7,11 @@ use std::collections::HashMap;
 
 use weir_text::yaml::{Document, Node, NodeId, Value};
 
-use super::{Given, Overlay, Overlays, Pattern, ValuePattern};
+use super::edits::{Edits, Given, Overlay, Overlays, Pattern, ValuePattern};
 use crate::tables::{FORMS, descriptor, file, limit};
 use crate::{PROBLEMS_MAX, Position};
 
 type Entries = Vec<(NodeId, NodeId)>;
-
-/// What overlays have done to a document.
-#[derive(Debug, Default)]
-pub(crate) struct Edits {
-    pub(crate) problems: Vec<(Position, String)>,
-    /// The number of problems that were not kept.
-    pub(crate) more: usize,
-    /// The places of the overlays of each edited descriptor.
-    pub(crate) of: HashMap<NodeId, Vec<Position>>,
-}
-
-/// An edited descriptor, for messages.
-#[derive(Debug)]
-pub(crate) struct Overlaid {
-    pub(crate) descriptor: Position,
-    pub(crate) overlays: Vec<Position>,
-}
 
 impl Overlays {
     /// Edits a policy file. `place` spells a place of it, for messages.
@@ -71,10 +54,11 @@ struct Live<'o> {
 impl Editor<'_, '_> {
     fn root(&mut self, overlays: &[Overlay]) {
         let Some(root) = self.document.root else { return };
-        let Some(mut entries) = self.entries(root) else { return };
-        let Some(domain) = self.value(&entries, file::DOMAIN.name).and_then(|id| self.scalar(id)) else { return };
+        let Value::Mapping(entries) = &self.document.node(root).value else { return };
+        let Some(domain) = self.value(entries, file::DOMAIN.name).and_then(|id| self.scalar(id)) else { return };
         let all = overlays.iter().enumerate().filter(|(_, overlay)| overlay.domain.matches(domain));
         let live: Vec<_> = all.map(|(index, overlay)| Live { index, overlay, depth: 0 }).collect();
+        let mut entries = entries.clone();
         if self.below(&mut entries, &live) {
             self.document.root = Some(self.replaced(root, Value::Mapping(entries)));
         }
@@ -102,13 +86,13 @@ impl Editor<'_, '_> {
     }
 
     fn descriptor(&mut self, id: NodeId, live: &[Live<'_>]) -> Option<NodeId> {
-        let mut entries = self.entries(id)?;
+        let Value::Mapping(entries) = &self.document.node(id).value else { return None };
         let (mut here, mut further) = (Vec::new(), Vec::new());
         for one in live {
             let Live { overlay, depth, .. } = *one;
             let depth = match overlay.path.get(depth) {
                 None => depth,
-                Some(pattern) if self.matches(pattern, &entries) => depth + 1,
+                Some(pattern) if self.matches(pattern, entries) => depth + 1,
                 Some(_) => continue,
             };
             let is_whole = depth == overlay.path.len();
@@ -119,6 +103,10 @@ impl Editor<'_, '_> {
                 further.push(Live { depth, ..*one });
             }
         }
+        if here.is_empty() && further.is_empty() {
+            return None;
+        }
+        let mut entries = entries.clone();
         self.at = self.document.node(id).position;
         let by = self.limits(&mut entries, &here);
         let has_changed = self.below(&mut entries, &further);
@@ -280,13 +268,6 @@ impl Editor<'_, '_> {
     fn replaced(&mut self, id: NodeId, value: Value<'static>) -> NodeId {
         let position = self.document.node(id).position;
         self.document.add(Node { position, value })
-    }
-
-    fn entries(&self, id: NodeId) -> Option<Entries> {
-        match &self.document.node(id).value {
-            Value::Mapping(entries) => Some(entries.clone()),
-            _ => None,
-        }
     }
 
     fn index(&self, entries: &Entries, name: &str) -> Option<usize> {

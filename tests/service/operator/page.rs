@@ -76,7 +76,10 @@ fn browse(browser: &Path, admin: SocketAddr, arguments: &[String]) -> String {
 #[test]
 fn a_browser_shows_who_is_limited_and_no_key_is_markup() {
     let Some(browser) = chromium() else { return };
-    let served = Served::start(POLICY, &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let overlay = directory.path().join("o.overlay.yaml");
+    fs::write(&overlay, "overlays: [{domain: shop, descriptors: [usr], on_error: deny}]").unwrap();
+    let served = Served::start(POLICY, &[&format!("policies.overlay={}", overlay.display())]);
     for (number, value) in HOSTILE.iter().enumerate() {
         ask(&served, 4 + number, "user", value);
     }
@@ -108,6 +111,7 @@ fn a_browser_shows_who_is_limited_and_no_key_is_markup() {
         "<dd id=\"decides\" class=\"good\">store</dd>",
         ">closed<",
         "3 in 1 domain",
+        &format!("Overlays that meet no limit: 1, such as {}:1:12.", overlay.display()),
         "user=bob",
         "class=\"s0\" points=",
         // The keys are there, and as text.

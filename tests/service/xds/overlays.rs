@@ -87,6 +87,8 @@ fn an_overlay_is_in_force_and_a_changed_one_without_a_response() {
     let state = policies(&weir);
     assert_eq!(state["unmet_overlay_count"], 1);
     assert_eq!(state["unmet_overlays"], Json::from(vec![format!("{}:2:3", file.path().display())]));
+    let public = http::get(weir.http, "/readyz").expect("an answer").body;
+    assert!(public.contains("unmet_overlay_count") && !public.contains("unmet_overlays"), "{public}");
 }
 
 #[test]
