@@ -80,8 +80,13 @@ type Check = fn(&Path, &mut dyn Write) -> Result<(), Failed>;
 
 /// How a file is checked that has no policies, by its name.
 fn other_file(path: &Path) -> Option<Check> {
-    let by_name: [(fn(&Path) -> bool, Check); 3] = [(is_test, tests), (is_traffic, traffic), (is_overlay, overlays)];
-    by_name.into_iter().find(|(is_called, _)| is_called(path) && path.is_file()).map(|(_, check)| check)
+    let check: Check = match path {
+        _ if is_test(path) => tests,
+        _ if is_traffic(path) => traffic,
+        _ if is_overlay(path) => overlays,
+        _ => return None,
+    };
+    path.is_file().then_some(check)
 }
 
 /// As [`run`], for the policies that `weir serve` reads with these settings, or for `directory` in place of theirs.

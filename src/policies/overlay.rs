@@ -71,7 +71,7 @@ impl OverlayFile {
     /// assert!(OverlayFile::of("o.yaml", good).is_ok());
     /// assert_eq!(
     ///     OverlayFile::of("o.yaml", good.replace("[user]", "[\"**\", user]")).unwrap_err().to_string(),
-    ///     "o.yaml:1:40: ** must be the last of descriptors"
+    ///     "o.yaml:1:41: ** must be the last of descriptors"
     /// );
     /// ```
     ///
@@ -98,7 +98,7 @@ impl OverlayFile {
         }
         // Aliases count as their text, so that no file of overlays becomes much larger in memory.
         let limits = Limits { file_bytes: OVERLAY_BYTES_MAX, ..Limits::default() };
-        single::parse(&name, &self.text, limits, &KINDS, |reader| reader.overlays())
+        single::parse(&name, &self.text, limits, &KINDS, overlays)
     }
 
     pub(super) fn rename(&mut self, to: impl Fn(&str) -> String) {
@@ -133,30 +133,31 @@ impl Reader {
     }
 }
 
-impl FileReader<'_> {
-    fn overlays(&mut self) -> Result<Overlays, Reported> {
-        let empty = "empty: a file of overlays has overlays";
-        let root = self.document.root.filter(|&root| !self.document.node(root).is_null());
-        let root = root.ok_or_else(|| self.report(Position::START, empty))?;
-        let fields = self.fields_of_file(root, &file::KIND)?;
-        let Some(items) = self.read(&fields, file::OVERLAYS)? else {
-            return Err(self.report(fields.at, "no overlays: write overlays: [] if none are meant"));
-        };
-        if items.len() > OVERLAYS_MAX {
-            let message = format!("{} overlays: at most {OVERLAYS_MAX}", items.len());
-            return Err(self.report_value(&fields, file::OVERLAYS, message));
-        }
-        let (mut list, mut values) = (Vec::new(), Document::default());
-        for item in items {
-            if self.is_full() {
-                break;
-            }
-            list.extend(self.overlay(item, &mut values).ok());
-        }
-        let met = vec![false; list.len()];
-        Ok(Overlays { file: self.file.clone(), list, values, met })
+/// The content of a file of overlays.
+fn overlays(reader: &mut FileReader<'_>) -> Result<Overlays, Reported> {
+    let empty = "empty: a file of overlays has overlays";
+    let root = reader.document.root.filter(|&root| !reader.document.node(root).is_null());
+    let root = root.ok_or_else(|| reader.report(Position::START, empty))?;
+    let fields = reader.fields_of_file(root, &file::KIND)?;
+    let Some(items) = reader.read(&fields, file::OVERLAYS)? else {
+        return Err(reader.report(fields.at, "no overlays: write overlays: [] if none are meant"));
+    };
+    if items.len() > OVERLAYS_MAX {
+        let message = format!("{} overlays: at most {OVERLAYS_MAX}", items.len());
+        return Err(reader.report_value(&fields, file::OVERLAYS, message));
     }
+    let (mut list, mut values) = (Vec::new(), Document::default());
+    for item in items {
+        if reader.is_full() {
+            break;
+        }
+        list.extend(reader.overlay(item, &mut values).ok());
+    }
+    let met = vec![false; list.len()];
+    Ok(Overlays { file: reader.file.clone(), list, values, met })
+}
 
+impl FileReader<'_> {
     fn overlay(&mut self, id: NodeId, values: &mut Document<'static>) -> Result<Overlay, Reported> {
         let problems = self.problems.len();
         let fields = self.fields(id, &overlay::KIND)?;

@@ -180,7 +180,7 @@ descriptors:
         "a/b=a/b|rule-0-match-0|c",
         "user",
         "user=ann",
-        "user=bob",
+        "user=bob,...",
         "ip=10.0.0.0/8",
         "ip=~fe80.+",
     ];
@@ -205,15 +205,7 @@ descriptors:
         ("['ip=~fe80*']", &[6]),
         ("[nothing, '**']", &[]),
     ] {
-        let found = met(policy, patterns);
-        assert_eq!(
-            found.iter().map(|path| path.split(", ").next().unwrap()).count(),
-            expected.len(),
-            "{patterns} {found:?}"
-        );
-        for (found, expected) in found.iter().zip(of(expected)) {
-            assert!(found.starts_with(expected.trim_end_matches("bob")), "{patterns}: {found} is not {expected}");
-        }
+        assert_eq!(met(policy, patterns), of(expected), "{patterns}");
     }
 }
 
@@ -295,7 +287,7 @@ fn an_overlay_that_no_limit_meets_is_a_warning() {
     assert_eq!(loaded.overlays.as_ref().map(|used| used.count), Some(3));
     check_warnings(&mut loaded);
     let warnings: Vec<_> = loaded.warnings.list().iter().filter(|found| found.code == Code::UnmetOverlay).collect();
-    let texts: Vec<_> = warnings.iter().map(|warning| warning.to_string()).collect();
+    let texts: Vec<_> = warnings.iter().map(ToString::to_string).collect();
     let expected = "warning: no limit meets this overlay: correct domain, descriptors or name, or remove the overlay [unmet_overlay]";
     assert_eq!(texts, [format!("o.yaml:3:3: {expected}"), format!("o.yaml:4:3: {expected}")]);
 }

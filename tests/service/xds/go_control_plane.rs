@@ -98,7 +98,7 @@ fn limits_of_envoy_gateway_run_by_the_algorithms_of_an_overlay() {
     let answer = http::get(weir.admin, "/policies").expect("an answer");
     let shown: serde_json::Value = serde_json::from_str(&answer.body).expect("JSON");
     let rules: Vec<_> =
-        shown["domains"][0]["rules"].as_array().expect("rules").iter().map(|rule| rule.to_string()).collect();
+        shown["domains"][0]["rules"].as_array().expect("rules").iter().map(ToString::to_string).collect();
     let has = |path: &str, texts: &[&str]| {
         let of_path = rules.iter().find(|rule| rule.contains(path)).unwrap_or_else(|| panic!("no {path}: {rules:?}"));
         assert!(texts.iter().all(|text| of_path.contains(text)), "{of_path}");
