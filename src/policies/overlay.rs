@@ -42,6 +42,8 @@ pub const OVERLAYS_MAX: usize = 1_000;
 pub const PATTERNS_MAX: usize = 64;
 /// The longest pattern, in bytes: a key, an equal sign and a value.
 pub const PATTERN_BYTES_MAX: usize = KEY_BYTES_MAX + 1 + VALUE_BYTES_MAX;
+/// The most comparisons of overlays with descriptors, in all files together: some seconds.
+pub const COMPARISONS_MAX: usize = 100_000_000;
 /// The pattern that stands for any number of further descriptors.
 const ANY_DEPTH: &str = "**";
 
@@ -154,7 +156,7 @@ fn overlays(reader: &mut FileReader<'_>) -> Result<Overlays, Reported> {
         list.extend(reader.overlay(item, &mut values).ok());
     }
     let met = vec![false; list.len()];
-    Ok(Overlays { file: reader.file.clone(), list, values, met })
+    Ok(Overlays { file: reader.file.clone(), list, values, met, comparisons_left: Some(COMPARISONS_MAX) })
 }
 
 impl FileReader<'_> {

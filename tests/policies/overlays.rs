@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use weir_cli::check::{self, CheckFormat};
+use weir_cli::diff::{self, DialectArguments, Diff, DiffFormat, Outcome};
+use weir_cli::explain;
 use weir_lab::testing::Strictness;
 use weir_policies::files::Source;
 use weir_policies::overlay::{OVERLAY_BYTES_MAX, OVERLAYS_MAX, PATTERN_BYTES_MAX, PATTERNS_MAX, STARS_MAX};
@@ -449,4 +451,31 @@ fn a_policy_that_contradicts_an_overlay_holds_back_its_domain_and_an_overlay_all
     assert!(problems.contains("o.overlay.yaml:1:60: rate: the policy gives it already, at "), "{problems}");
     write("o.overlay.yaml", "overlays: [");
     assert!(load().unwrap_err().to_string().contains("o.overlay.yaml:2:1: not valid YAML"));
+}
+
+#[test]
+fn a_changed_overlay_is_a_difference_and_explain_has_its_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        fs::write(dir.path().join(name), text).unwrap();
+        dir.path().join(name)
+    };
+    write("p.yaml", POLICY);
+    let new = write("new.overlay.yaml", &shop("[user]", "replace: true\n  rate_limit: 5/h"));
+    let old = write("old.overlay.yaml", "overlays: []");
+    let diff = |old_overlay: Option<PathBuf>| {
+        let dialect = DialectArguments { overlay: Some(new.clone()), ..DialectArguments::default() };
+        let (old, new) = (dir.path().to_owned(), dir.path().to_owned());
+        let diff =
+            Diff { old, new, format: DiffFormat::Text, traffic: None, fail_on: Vec::new(), dialect, old_overlay };
+        diff::run(&diff, &mut Vec::new()).unwrap()
+    };
+    assert_eq!((diff(None), diff(Some(old))), (Outcome::Same, Outcome::Differs));
+
+    let mut out = Vec::new();
+    let source = Source { overlay: Some(new), ..Source::from(dir.path()) };
+    let descriptor = vec![("user".to_owned(), "ann".to_owned())];
+    explain::run(source, Dialect::default(), "shop", &[descriptor], &mut out).unwrap();
+    let told = String::from_utf8(out).unwrap();
+    assert!(told.contains("5/hour") || told.contains("5 per hour"), "{told}");
 }

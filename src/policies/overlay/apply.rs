@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use weir_text::yaml::{Document, Node, NodeId, Value};
 
+use super::COMPARISONS_MAX;
 use super::edits::{Edits, Given, Overlay, Overlays, Pattern, ValuePattern};
 use crate::tables::{FORMS, descriptor, file, limit};
 use crate::{PROBLEMS_MAX, Position};
@@ -16,11 +17,12 @@ type Entries = Vec<(NodeId, NodeId)>;
 impl Overlays {
     /// Edits a policy file. `place` spells a place of it, for messages.
     pub(crate) fn apply(&mut self, document: &mut Document<'_>, place: &dyn Fn(Position) -> String) -> Edits {
-        let Self { list, values, met, .. } = self;
+        let Self { list, values, met, comparisons_left, .. } = self;
         let mut editor = Editor {
             document,
             values,
             met,
+            comparisons_left,
             place,
             grafted: HashMap::new(),
             at: Position::START,
@@ -35,6 +37,7 @@ struct Editor<'e, 'd> {
     document: &'e mut Document<'d>,
     values: &'e Document<'static>,
     met: &'e mut [bool],
+    comparisons_left: &'e mut Option<usize>,
     place: &'e dyn Fn(Position) -> String,
     /// Keys and values that the document has already, by the value in `values`.
     grafted: HashMap<NodeId, (NodeId, NodeId)>,
@@ -75,6 +78,9 @@ impl Editor<'_, '_> {
         let mut items = items.clone();
         let mut has_changed = false;
         for item in &mut items {
+            if !self.compare(self.document.node(*item).position, live.len()) {
+                break;
+            }
             if let Some(edited) = self.descriptor(*item, live) {
                 (*item, has_changed) = (edited, true);
             }
@@ -83,6 +89,20 @@ impl Editor<'_, '_> {
             entries[at].1 = self.replaced(list, Value::List(items));
         }
         has_changed
+    }
+
+    /// Subtracts from the comparisons that are left. False if there are too few, which is reported once.
+    fn compare(&mut self, at: Position, count: usize) -> bool {
+        let Some(left) = *self.comparisons_left else { return false };
+        *self.comparisons_left = left.checked_sub(count);
+        if self.comparisons_left.is_none() {
+            let message = format!(
+                "more than {COMPARISONS_MAX} comparisons of overlays with descriptors: write fewer overlays, or narrower \
+                 domains"
+            );
+            self.report(at, message);
+        }
+        self.comparisons_left.is_some()
     }
 
     fn descriptor(&mut self, id: NodeId, live: &[Live<'_>]) -> Option<NodeId> {
@@ -299,4 +319,33 @@ fn excludes(name: &str, other: &str) -> bool {
         || (name == rate && is_amount(other))
         || (is_amount(name) && other == rate)
         || (period.contains(&name) && period.contains(&other))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::state::Reader;
+    use crate::{Dialect, Limits, OverlayFile};
+
+    #[test]
+    fn comparisons_have_a_bound_in_all_files_together() {
+        let policy =
+            |domain: &str| format!("domain: {domain}\ndescriptors:\n{}", "- {key: a, descriptors: [{key: b}]}\n");
+        let text = "overlays:\n- {domain: '*', descriptors: [a, c], on_error: deny}\n- {domain: '*', descriptors: [x], on_error: deny}\n";
+        let read = |comparisons: usize| {
+            let file = OverlayFile::of("o.yaml", text).unwrap();
+            let mut reader = Reader::new(Dialect::default(), Limits::default()).with_overlays(Some(Ok(file)));
+            reader.overlays.as_mut().unwrap().comparisons_left = Some(comparisons);
+            for domain in ["d", "e"] {
+                reader.file(format!("{domain}.yaml").into(), &policy(domain));
+            }
+            reader.finish().map(drop).map_err(|problems| problems.to_string())
+        };
+        // For each file two overlays with the first descriptor, and one with the second.
+        assert_eq!(read(6), Ok(()));
+        let problem = read(5).unwrap_err();
+        assert!(
+            problem.starts_with("e.yaml:3:26: more than 100000000 comparisons") && !problem.contains('\n'),
+            "{problem}"
+        );
+    }
 }

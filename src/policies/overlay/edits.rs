@@ -18,6 +18,8 @@ pub(crate) struct Overlays {
     /// The keys and values that the overlays give.
     pub(super) values: Document<'static>,
     pub(super) met: Vec<bool>,
+    /// How many comparisons with descriptors are left. None: there were too many.
+    pub(super) comparisons_left: Option<usize>,
 }
 
 #[derive(Debug)]
