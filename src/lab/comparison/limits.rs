@@ -223,7 +223,7 @@ fn spelled(key: &str, value: KeyValue<'_>) -> String {
         KeyValue::Text(None) if key == "on_error" => Some("the domain's".to_owned()),
         KeyValue::Text(text) => text.map(str::to_owned),
         KeyValue::Word(word) => Some(word.to_owned()),
-        KeyValue::Spans(during) => during.map(|during| during.to_string()),
+        KeyValue::Spans(during) => during.map(ToString::to_string),
         KeyValue::Names(names) => Some(names.join(", ")),
         KeyValue::Metadata(metadata) => metadata.map(|_| "some".to_owned()),
     };
