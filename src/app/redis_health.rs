@@ -290,6 +290,10 @@ impl RedisObserver for Listener {
         }
     }
 
+    fn master_changed(&self, address: &str) {
+        tracing::info!(store = "redis", "the master is now {address}");
+    }
+
     fn subscription_failed(&self, address: &str, error: &DialError) {
         if error.kind == "noperm"
             && let Some(count) = self.health.complain("subscription")
@@ -298,7 +302,7 @@ impl RedisObserver for Listener {
                 store = "redis",
                 kind = error.kind,
                 count,
-                "no subscription to failovers at the sentinel {address}: {error}; a failover by command loses more hits"
+                "no subscription to failovers at the sentinel {address}: {error}; weir finds a new master up to two seconds later"
             );
         } else {
             tracing::debug!(store = "redis", "no subscription to failovers at the sentinel {address}: {error}");

@@ -159,10 +159,10 @@ pub enum Command {
     #[command(after_help = "Example:\n  weir lua decide")]
     Lua(LuaArguments),
     /// Print a script by which a shell completes the commands and options of weir
-    #[command(after_help = "Example:\n  weir completions bash > ~/.local/share/bash-completion/completions/weir")]
+    #[command(after_help = "Example:\n  weir completions bash")]
     Completions(CompletionsArguments),
     /// Print the manual page of weir, or of one of its commands
-    #[command(after_help = "Example:\n  weir man > ~/.local/share/man/man1/weir.1")]
+    #[command(after_help = "Example:\n  weir man check")]
     Man(ManArguments),
 }
 

@@ -54,6 +54,7 @@ pub fn serve(arguments: &ServeArguments) -> Result<(), ServeError> {
 
 /// Serves with these settings until a signal stops it. Calls `opening` when the log is ready.
 pub(super) fn run(settings: Settings, on_hangup: OnHangup, opening: impl FnOnce()) -> Result<(), ServeError> {
+    weir_lifecycle::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -40,7 +40,7 @@ impl Recurring {
             kept.swap_remove(at);
         }
         if kept.len() == KEPT_MAX {
-            kept.clear();
+            kept.swap_remove(0);
         }
         let phase = weir_text::phase(during, now);
         let until = phase.until.min(now + KEPT_US_MAX);
@@ -82,6 +82,6 @@ mod tests {
         for number in 0..=KEPT_MAX {
             recurring.phase(&during(&format!("{:02}:{:02}-23:59", number / 60, number % 60)), 0);
         }
-        assert_eq!(recurring.kept.lock().len(), 1);
+        assert_eq!(recurring.kept.lock().len(), KEPT_MAX);
     }
 }

@@ -219,6 +219,27 @@ impl<'r> FileReader<'r> {
         fields.get(key).filter(|(_, value)| !self.document.node(*value).is_null()).map(|(at, _)| at)
     }
 
+    /// The keys of a mapping that have no value, as from a template that rendered nothing.
+    pub(super) fn without_value(&self, fields: &Fields) -> Vec<(&'static str, Position)> {
+        let is_null = |id: NodeId| self.document.node(id).is_null();
+        let found =
+            fields.kind.names().filter_map(|key| Some((key, fields.get(key).filter(|(_, id)| is_null(*id))?.0)));
+        found.collect()
+    }
+
+    /// Warns about keys without a value. Other warnings have those of `rate_limit` and `value`.
+    pub(super) fn warn_of_no_values(&mut self, fields: &Fields) {
+        if !self.is_of_weir() {
+            return;
+        }
+        for (key, at) in self.without_value(fields) {
+            if !["rate_limit", "rate_limits", "value"].contains(&key) {
+                let message = format!("{key} has no value, so it has no effect: write one, or remove {key}");
+                self.warn(at, Code::EmptyValue, message);
+            }
+        }
+    }
+
     /// Reports a problem of a key, with the position of the key.
     pub(super) fn report_key(&mut self, fields: &Fields, key: impl Named, message: String) -> Reported {
         let at = fields.key_at(key).unwrap_or(fields.at);

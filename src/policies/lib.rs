@@ -126,7 +126,7 @@ pub const DEPTH_MAX: usize = 64;
 /// The deepest nesting in a compatible reading, which allows more levels of descriptors.
 const DEPTH_COMPATIBLE_MAX: usize = 192;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Dialect {
     /// Loads files that envoyproxy/ratelimit loads, with the same meaning, and warns about probable mistakes. Otherwise
     /// such files are refused.

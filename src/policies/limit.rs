@@ -70,6 +70,7 @@ impl FileReader<'_> {
             return Err(self.report(node.position, message));
         }
         let fields = self.fields(id, &limit::KIND)?;
+        self.warn_of_no_values(&fields);
         let name = self.read(&fields, limit::NAME);
         let replaces = self.replaces(&fields);
         let unlimited = self.read(&fields, limit::UNLIMITED);

@@ -174,6 +174,13 @@ impl FileReader<'_> {
             let _ = check(self, &fields);
             descriptor.extend(self.entry_of(&fields, name, values));
         }
+        if let (Ok(Some(_)), Some(given)) = (&name, descriptor.first()) {
+            let message = format!(
+                "{} with name: it is of the descriptor, so it concerns all of its limits: write it in an overlay without name",
+                given.name
+            );
+            self.report(given.at, message);
+        }
         let (limit, (path, any_depth)) = (limit?, path?);
         if limit.is_empty() && descriptor.is_empty() && self.problems.len() == problems {
             let message = "an overlay that gives nothing: write rate_limit, or a key of a descriptor such as on_error";

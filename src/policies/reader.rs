@@ -312,6 +312,7 @@ impl FileReader<'_> {
     fn descriptor(&mut self, id: NodeId, level: usize) -> Result<Outline, Reported> {
         let first_warning = self.warnings.len();
         let fields = self.fields(id, &descriptor::KIND)?;
+        self.warn_of_no_values(&fields);
         let key = match self.read(&fields, descriptor::KEY) {
             Ok(Some(key)) => Ok(key),
             Ok(None) => Err(match fields.get(descriptor::KEY) {

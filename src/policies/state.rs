@@ -17,6 +17,9 @@ use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
 use super::{Bounds, Dialect, DomainOutline, Limits, Location, Note, PROBLEMS_MAX, Position, Problems};
 
+/// What word processors write in place of straight quotes.
+const CURLY_QUOTES: [char; 4] = ['\u{201c}', '\u{201d}', '\u{2018}', '\u{2019}'];
+
 /// The numbers of a limit under a plan, with their place.
 pub(super) type PlanAt = (Position, PlanNumbers);
 
@@ -157,7 +160,11 @@ impl<'r> FileReader<'r> {
 
     pub(super) fn report(&mut self, at: Position, message: impl Into<String>) -> Reported {
         if self.problems.len() < PROBLEMS_MAX {
-            let message = self.with_both_places(at, message.into());
+            let mut message = message.into();
+            if message.contains(CURLY_QUOTES) {
+                message.push_str("; write straight quotes");
+            }
+            let message = self.with_both_places(at, message);
             self.problems.push((at, message));
         } else {
             self.all.problems.more += 1;

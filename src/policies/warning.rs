@@ -56,8 +56,8 @@ codes! {
     Ended = "ended", "remove the limit, or correct until";
     /// `descriptors` is absent or has no value, so the file limits nothing.
     NoDescriptors = "no_descriptors", "write the descriptors, or descriptors: [] for a domain without limits";
-    /// `value` is empty or null, so the descriptor matches every value.
-    EmptyValue = "empty_value", "remove value, or write regex: ^$ to match the empty value";
+    /// A key without a value, which has no effect, or an empty `value`, which matches every value.
+    EmptyValue = "empty_value", "write a value, or remove the key; to match the empty value write regex: ^$";
     /// Windows of a month, a week or a year that do not follow the calendar.
     NoCalendar = "no_calendar", "write calendar: true, or calendar: false if no calendar is meant";
     /// A rate such as `5000/m`, which can be meant for a month.

@@ -216,7 +216,8 @@ impl RedisServer {
     fn contradictions(&self, names: &Names, problems: &mut ProblemList<'_>) {
         let hosts = self.url.places(0).len();
         match self.topology {
-            Topology::Single | Topology::Proxy if hosts > 1 => {
+            Topology::Proxy if hosts > 1 => problems.add(names.url, "a proxy has one host".to_owned()),
+            Topology::Single if hosts > 1 => {
                 let reason = format!("several hosts: set {} to sentinel or cluster", names.topology);
                 problems.add(names.url, reason);
             }

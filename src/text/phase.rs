@@ -13,6 +13,9 @@ use super::zone;
 /// How far the next change is searched. Spans that leave no gap for as long have no end. [te-8]
 const SEARCHED_US: Micros = 366 * Unit::Day.window().us();
 
+/// The most spans that follow each other without a gap, in one search. Spans of one zone that touch are one already. [te-8]
+const SPANS_MAX: usize = 512;
+
 /// The phase of spans at an instant: of spans that touch or overlap, also in several zones, as one. [te-6]
 pub fn phase(during: &During, now: Micros) -> Phase {
     let zones: Vec<Local> = during.zones().map(|name| Local::of(during, name)).collect();
@@ -23,15 +26,18 @@ pub fn phase(during: &During, now: Micros) -> Phase {
         return Phase { applies: false, until: begin.unwrap_or(Term::NO_END) };
     }
     let mut at = now;
-    while applies(at) {
+    for _ in 0..SPANS_MAX {
+        if !applies(at) {
+            return Phase { applies: true, until: at };
+        }
         // The longest of the spans that hold this instant.
         let ends = zones.iter().filter(|zone| zone.applies(at)).map(|zone| zone.changes_after(at, last));
         match ends.max_by_key(|end| end.unwrap_or(Term::NO_END)).flatten() {
             Some(end) => at = end,
-            None => return Phase { applies: true, until: Term::NO_END },
+            None => break,
         }
     }
-    Phase { applies: true, until: at }
+    Phase { applies: true, until: Term::NO_END }
 }
 
 /// The first instant from `now` on at which a term holds. None if there is none.

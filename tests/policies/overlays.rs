@@ -78,11 +78,6 @@ fn a_key_of_an_overlay_is_as_a_written_one() {
     let gcra = ", algorithm: gcra";
     assert_same(POLICY, &shop("[path]", "rate_limit: {algorithm: gcra}"), &in_full([gcra, gcra]));
     assert_same(POLICY, &shop("[path]", "name: hourly\n  rate_limit: {algorithm: gcra}"), &in_full(["", gcra]));
-    assert_same(
-        POLICY,
-        &shop("[path]", "name: hourly\n  shadow_mode: true"),
-        &in_full(["", ""]).replace("- key: path", "- key: path\n  shadow_mode: true"),
-    );
     // Two overlays add to each other. A null is no key.
     let two = "overlays:\n- {domain: s*, descriptors: ['**'], rate_limit: {drain: true}}\n\
                - {domain: shop, descriptors: [user], rate_limit: {alert_at: [50]}, on_error: ~}\n";
@@ -284,7 +279,7 @@ fn policies_of_a_control_plane_have_overlays_too() {
 #[test]
 fn an_overlay_that_no_limit_meets_is_a_warning() {
     let two = "overlays:\n- {domain: shop, descriptors: [user], on_error: deny}\n- {domain: shop, descriptors: [usr], on_error: deny}\n\
-               - {domain: shop, descriptors: [user], name: x, on_error: allow}\n";
+               - {domain: shop, descriptors: [user], name: x, rate_limit: {drain: true}}\n";
     let mut loaded = loaded(POLICY, two).unwrap();
     assert_eq!(loaded.overlays.as_ref().map(|used| used.count), Some(3));
     check_warnings(&mut loaded);

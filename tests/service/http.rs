@@ -463,12 +463,13 @@ fn health_is_told_on_every_path_that_somebody_asks() {
             "ready": true,
             "phase": "serving",
             "store": {"name": "memory", "answered": true, "circuit": "closed"},
-            "policies": {"domains": 1, "rules": 3, "problem_count": 0, "problem_kinds": []},
+            "policies": {"domains": 1, "rules": 3, "problem_count": 0, "problem_kinds": [], "unmet_overlay_count": 0},
             "overrides": {"in_force": 0, "unused": 0, "read": true, "problem": null},
             "rows": {"problem_count": 0},
         });
         if address == served.at.admin {
             expected["policies"]["problems"] = json!([]);
+            expected["policies"]["unmet_overlays"] = json!([]);
             expected["rows"]["problems"] = json!([]);
         }
         assert_eq!(json_of(&ready), expected);
@@ -572,7 +573,14 @@ fn metrics_are_those_of_the_page_about_them() {
     http::post_json(memory.at.http, "/json", ANN).expect("an answer");
     let mut expected = documented.clone();
     expected.retain(|name, _| {
-        let absent = ["weir_redis_", "weir_deny_cache_", "weir_tls_", "weir_certificate_", "weir_admin_"];
+        let absent = [
+            "weir_redis_",
+            "weir_deny_cache_",
+            "weir_tls_",
+            "weir_certificate_",
+            "weir_admin_",
+            "weir_policy_overlays",
+        ];
         !absent.iter().any(|prefix| name.starts_with(prefix))
     });
     assert_eq!(shown_metrics(memory.at.http), expected);
@@ -599,6 +607,8 @@ fn metrics_are_those_of_the_page_about_them() {
     let mut expected = documented;
     // Redis is counted while policies have rows (operator/rows.rs).
     expected.remove("weir_rows_stored");
+    // As are overlays while there is a file of them (reload.rs).
+    expected.remove("weir_policy_overlays");
     assert_eq!(shown, expected);
 }
 

@@ -41,7 +41,7 @@ type Loading = Result<Rc<Load>, Rc<Problems>>;
 /// All policies from files. Policies in the text of a test are loaded for each case.
 #[derive(Default)]
 pub(super) struct Loads {
-    kept: HashMap<(PathBuf, Option<PathBuf>, bool, bool), Loading>,
+    kept: HashMap<(PathBuf, Option<PathBuf>, Dialect), Loading>,
 }
 
 impl Loads {
@@ -56,7 +56,7 @@ impl Loads {
                 loaded.map(|loaded| Rc::new(loaded.into())).map_err(Rc::new)
             }
             Policies::At(path) => {
-                let key = (path.clone(), settings.overlay.clone(), dialect.compatible, dialect.merge_domains);
+                let key = (path.clone(), settings.overlay.clone(), dialect);
                 let load = || load_dir_by(path, settings).map(|loaded| Rc::new(loaded.into())).map_err(Rc::new);
                 self.kept.entry(key).or_insert_with(load).clone()
             }

@@ -142,6 +142,7 @@ fn check_and_explain_show_what_shapes_a_limit() {
       gcra with a burst                      1 per 366d       gcra burst 8
       concurrency                            50 in flight     concurrency window 30s
 
+    shop.yaml:8:86: warning: timezone has no value, so it has no effect: write one, or remove timezone [empty_value]
     shop.yaml:37:5: warning: limit 1 takes 2928d to refill its burst of 8: write a smaller burst, or a higher rate [slow_burst]
 
     1 domain, 18 rules, 18 limits in 1 file
@@ -181,6 +182,8 @@ fn check_and_explain_show_who_says_what_becomes_of_a_failed_charge() {
       level     no limit
       staff     unlimited
 
+    shop.yaml:18:5: warning: on_error has no value, so it has no effect: write one, or remove on_error [empty_value]
+    shop.yaml:21:5: warning: on_error has no value, so it has no effect: write one, or remove on_error [empty_value]
     shop.yaml:20:5: warning: no limit here and below, so this limits nothing: write rate_limit: {unlimited: true} to let requests pass, or remove the descriptor [no_limit]
     shop.yaml:23:5: warning: unlimited, and no comment says why: write the reason in a comment, in a line of the descriptor or above it [no_reason]
 

@@ -525,12 +525,14 @@ fn variables_that_weir_does_not_have_are_named_but_not_those_of_kubernetes() {
         ("REDIS_URL", "r:1"),
         ("REDIS_POOLSIZE", "5"),
         ("RUNTIME_NEW_THING", "1"),
+        ("REDIS_HOST", "r"),
         ("HOME", "/root"),
         ("STATSD_PROTOCOL", "udp"),
     ]);
     assert_eq!(
         told,
-        "REDIS_POOLSIZE has no effect: weir has no such variable of envoyproxy/ratelimit; did you mean REDIS_POOL_SIZE?\n\
+        "REDIS_HOST has no effect: weir has no such variable of envoyproxy/ratelimit\n\
+         REDIS_POOLSIZE has no effect: weir has no such variable of envoyproxy/ratelimit; did you mean REDIS_POOL_SIZE?\n\
          RUNTIME_NEW_THING has no effect: weir has no such variable of envoyproxy/ratelimit"
     );
     let of_kubernetes = [

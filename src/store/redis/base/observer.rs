@@ -35,6 +35,9 @@ pub trait RedisObserver: Send + Sync + 'static {
     /// called too.
     fn connection_broke(&self, _address: &str, _reason: &str) {}
 
+    /// The server at `address` is the master from now on, in the place of another one.
+    fn master_changed(&self, _address: &str) {}
+
     /// A subscription to the failovers of the sentinel at `address` has failed or ended.
     fn subscription_failed(&self, _address: &str, _error: &DialError) {}
 

@@ -37,7 +37,7 @@ pub(crate) fn warning(address: &str, theirs: SystemTime, answered: SystemTime, d
     (difference >= WARNED).then(|| {
         format!(
             "the clock of redis at {address} is a second or more {direction} this machine's: terms, overrides and decisions of \
-             on_error: local use this machine's, and other decisions that of Redis"
+             on_error: local use this machine's, and other decisions use that of Redis"
         )
     })
 }

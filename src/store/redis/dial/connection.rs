@@ -212,6 +212,21 @@ impl Connection {
         })
     }
 
+    /// Subscribes to channels. The answers are the first of the messages.
+    ///
+    /// # Errors
+    ///
+    /// When the server refuses, or the connection breaks.
+    pub(super) async fn subscribe(&mut self, command: &Cmd) -> Result<(), DialError> {
+        let request = CommandBuffer::of(command);
+        (self.sent, self.unflushed, self.unanswered) = (0, true, true);
+        poll_fn(|context| self.poll_send(context, request.as_bytes())).await.map_err(Broken::from)?;
+        match self.message().await? {
+            Value::ServerError(error) => Err(DialError::from(&error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits for the next message on a connection that has subscribed to channels. Such a connection is not reusable.
     ///
     /// # Errors

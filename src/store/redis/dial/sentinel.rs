@@ -12,7 +12,6 @@
 //! asks a sentinel every second, for sentinels that do not let it subscribe. When another master is found, every
 //! connection to the old master is closed after its current batch.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -21,7 +20,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::{Value, from_redis_value};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::connection::Connection;
 use super::endpoint::Endpoint;
@@ -35,8 +34,11 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How often a replica that becomes the master is asked for its role.
 const ROLE_EVERY: Duration = Duration::from_millis(5);
 
-/// How long a promotion may take. So long after it, sentinels may still name the old master.
+/// How long a promotion may take.
 const PROMOTION_MAX: Duration = Duration::from_secs(10);
+
+/// How long after a promotion sentinels may still name the old master. They tell each other every two seconds.
+const STALE_MAX: Duration = Duration::from_secs(5);
 
 /// When a subscription is replaced: its connection may have broken without a sign.
 const SUBSCRIBED_MAX: Duration = Duration::from_secs(60);
@@ -144,34 +146,31 @@ impl Sentinels {
         let _subscriber = self.subscriber.lock().await;
         let subscriptions = self.sentinels.iter().map(|sentinel| async move {
             loop {
-                match timeout(SUBSCRIBED_MAX, self.follow(sentinel, observer, within)).await {
-                    Ok(Err(error)) => {
-                        observer.subscription_failed(&sentinel.to_string(), &error);
-                        tokio::time::sleep(SUBSCRIBE_AGAIN).await;
-                    }
-                    Ok(Ok(never)) => match never {},
-                    Err(_) => {}
+                if let Err(error) = self.follow(sentinel, observer, within).await {
+                    observer.subscription_failed(&sentinel.to_string(), &error);
+                    tokio::time::sleep(SUBSCRIBE_AGAIN).await;
                 }
             }
         });
         join_all(subscriptions).await;
     }
 
-    /// Follows the failovers that one sentinel publishes.
+    /// Follows the failovers that one sentinel publishes, for [`SUBSCRIBED_MAX`].
     async fn follow(
         &self,
         sentinel: &Endpoint,
         observer: &Arc<dyn RedisObserver>,
         within: Duration,
-    ) -> Result<Infallible, DialError> {
+    ) -> Result<(), DialError> {
         let no_answer = |_| DialError::new(format!("no answer within {within:?}"));
         let mut connection = timeout(within, sentinel.open(observer)).await.map_err(no_answer)??;
-        for channel in [ORDERED, SWITCHED] {
-            let mut subscribe = redis::cmd("SUBSCRIBE");
-            timeout(within, connection.ask(subscribe.arg(channel))).await.map_err(no_answer)??;
-        }
+        let mut subscribe = redis::cmd("SUBSCRIBE");
+        subscribe.arg(ORDERED).arg(SWITCHED);
+        timeout(within, connection.subscribe(&subscribe)).await.map_err(no_answer)??;
+        let end = Instant::now() + SUBSCRIBED_MAX;
         loop {
-            let message = connection.message().await?;
+            let Ok(message) = timeout_at(end, connection.message()).await else { return Ok(()) };
+            let message = message?;
             let Some(new) = from_redis_value::<(String, String, String)>(message)
                 .ok()
                 .and_then(|(_, channel, text)| self.new_master(&channel, &text))
@@ -204,8 +203,8 @@ impl Sentinels {
         while role(&mut connection).await? != MASTER {
             tokio::time::sleep(ROLE_EVERY).await;
         }
-        self.epoch.lock().promotion = Some(Promotion { old, new: new.clone(), until: Instant::now() + PROMOTION_MAX });
-        self.known_as(new);
+        self.epoch.lock().promotion = Some(Promotion { old, new: new.clone(), until: Instant::now() + STALE_MAX });
+        self.known_as(new, observer);
         Ok(())
     }
 
@@ -293,24 +292,38 @@ impl Sentinels {
             let text = format!("{master}, named by the sentinel at {sentinel}: {problem}");
             problem.with_reason(text)
         };
-        let mut connection = master.open(observer).await.map_err(named)?;
-        let role = role(&mut connection).await.map_err(named)?;
-        if role == MASTER {
-            connection.set_master(self.known_as(address));
-            return Ok(connection);
+        let checked = async {
+            let mut connection = master.open(observer).await?;
+            match role(&mut connection).await? {
+                role if role == MASTER => Ok(connection),
+                role => Err(DialError::new(format!("it is not a master but a {role}"))),
+            }
+        };
+        let mut connection = match checked.await {
+            Ok(connection) => connection,
+            Err(problem) => {
+                // A promotion that was undone, or whose server is gone.
+                self.epoch.lock().promotion.take_if(|promotion| promotion.new == address);
+                return Err(named(problem));
+            }
+        };
+        // Another server may have been promoted since the question.
+        if self.promoted(address.clone()) != address {
+            return Err(named(DialError::new("another server was promoted meanwhile")));
         }
-        // A promotion that was undone.
-        self.epoch.lock().promotion.take_if(|promotion| promotion.new == address);
-        Err(named(DialError::new(format!("it is not a master but a {role}"))))
+        connection.set_master(self.known_as(address, observer));
+        Ok(connection)
     }
 
     /// Stores the current master. If it is another one, the connections to the earlier one end.
-    fn known_as(&self, address: HostPort) -> Weak<HostPort> {
+    fn known_as(&self, address: HostPort, observer: &Arc<dyn RedisObserver>) -> Weak<HostPort> {
         let mut epoch = self.epoch.lock();
         match &epoch.master {
-            Some(master) if **master == address => Arc::downgrade(master),
-            _ => Arc::downgrade(epoch.master.insert(Arc::new(address))),
+            Some(master) if **master == address => return Arc::downgrade(master),
+            Some(_) => observer.master_changed(&address.to_string()),
+            None => {}
         }
+        Arc::downgrade(epoch.master.insert(Arc::new(address)))
     }
 }
 
