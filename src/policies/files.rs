@@ -243,7 +243,12 @@ pub(super) fn beside(path: &Path) -> PolicyFile {
 }
 
 pub(super) fn walk(source: &Source) -> io::Result<Vec<PolicyFile>> {
-    walk_for(source, Source::takes)
+    let mut files = walk_for(source, Source::takes)?;
+    // The path of the overlays can have another spelling than that of the directory.
+    if let Some(overlay) = source.overlay.as_deref().and_then(|path| fs::canonicalize(path).ok()) {
+        files.retain(|file| file.path == source.directory || file.real.as_ref() != Some(&overlay));
+    }
+    Ok(files)
 }
 
 /// The files that `takes` accepts, sorted by path.

@@ -597,12 +597,16 @@ impl Problems {
 }
 
 impl Problems {
-    /// Adds the problems of a later load of the same files.
+    /// Adds the problems of a later load of the same files, but none twice.
     fn join(&mut self, later: Self) {
-        self.more += later.more;
+        self.more = self.more.max(later.more);
         self.is_cut |= later.is_cut;
         self.are_of_all |= later.are_of_all;
-        later.list.into_iter().for_each(|problem| self.push(problem));
+        for problem in later.list {
+            if !self.list.contains(&problem) {
+                self.push(problem);
+            }
+        }
     }
 }
 

@@ -75,7 +75,6 @@ impl Reader {
         let place_of = |position| place(file, paths, position).to_string();
         let overlays = self.overlays.as_mut();
         let mut edits = overlays.map(|overlays| overlays.apply(document, &place_of)).unwrap_or_default();
-        self.problems.more += edits.more;
         let problems = std::mem::take(&mut edits.problems);
         let mut of_file = FileReader { paths, problems, edits, ..FileReader::new(file, document, &KINDS, self) };
         for (at, oddity) in &document.oddities {

@@ -121,6 +121,43 @@ fn a_policy_is_replaced_only_where_that_is_permitted() {
     assert_same(&shadow, &shop("[user]", "replace: true\n  shadow_mode: false"), POLICY);
 }
 
+/// A limit without a number would deny everything.
+#[test]
+fn a_replaced_number_needs_a_new_one() {
+    for (limit, given, word) in [
+        ("{rate: 5/min}", "{unit: hour}", "rate"),
+        ("5/min", "{window: 90s}", "rate"),
+        ("{unlimited: true}", "{unit: hour}", "unlimited"),
+        ("{unit: hour, requests_per_unit: 3}", "{unlimited: false}", "requests_per_unit"),
+    ] {
+        let policy = format!("domain: shop\ndescriptors:\n- key: user\n  rate_limit: {limit}\n");
+        let text = problems(&policy, &shop("[user]", &format!("replace: true\n  rate_limit: {given}")));
+        let start = format!("replaces {word} at p.yaml:4:");
+        assert!(text.starts_with("o.yaml:5:16: ") && text.contains(&start), "{text}");
+        assert!(text.ends_with(", which leaves no number: write requests_per_unit too"), "{text}");
+    }
+    let policy = "domain: shop\ndescriptors:\n- key: user\n  rate_limit: 5/min\n";
+    let in_full = shop("[user]", "replace: true\n  rate_limit: {unit: hour, requests_per_unit: 3}");
+    assert_same(policy, &in_full, &policy.replace("5/min", "{unit: hour, requests_per_unit: 3}"));
+}
+
+#[test]
+fn only_an_overlay_of_numbers_meets_an_unlimited_limit() {
+    let policy = format!("{POLICY}- key: free\n  rate_limit: {{unlimited: true}}\n");
+    for keys in ["rate_limit: {drain: true}", "on_error: local"] {
+        let all = loaded(&policy, &shop("['**']", keys)).unwrap_or_else(|problems| panic!("{problems}"));
+        let apart = format!(
+            "overlays:\n- {{domain: shop, descriptors: [user], {keys}}}\n\
+             - {{domain: shop, descriptors: [path], {keys}}}\n"
+        );
+        assert_eq!(rules(&all), rules(&loaded(&policy, &apart).unwrap()), "{keys}");
+        assert_eq!(loaded(&policy, &shop("[free]", keys)).unwrap().overlays.unwrap().unmet.len(), 1, "{keys}");
+    }
+    for keys in ["rate_limit: 5/min", "rate_limit: {unit: day}", "rate_limit: {unlimited: false}"] {
+        assert!(problems(&policy, &shop("[free]", keys)).contains("the policy gives "), "{keys}");
+    }
+}
+
 #[test]
 fn overlays_never_replace_each_other() {
     let two = |keys: &str| {
@@ -410,6 +447,12 @@ fn files_have_overlays_and_a_file_of_overlays_is_no_policy() {
     assert_eq!(finding["file"], path.display().to_string());
     assert_eq!((&finding["line"], &finding["column"]), (&4.into(), &16.into()));
 
+    // With a name of policies, and with another spelling of its directory.
+    write("o.yaml", &shop("[user]", "rate_limit: {algorithm: gcra}"));
+    let spelled = dir.path().join(".").join("..").join(dir.path().file_name().unwrap()).join("o.yaml");
+    assert_eq!(algorithm(&Source { overlay: Some(spelled), ..source.clone() }), "gcra");
+    fs::remove_file(dir.path().join("o.yaml")).unwrap();
+
     fs::remove_file(&path).unwrap();
     let missing = checked(source).unwrap_err();
     assert!(missing.starts_with(&format!("{}: No such file", path.display())), "{missing}");
@@ -444,6 +487,8 @@ fn a_policy_that_contradicts_an_overlay_holds_back_its_domain_and_an_overlay_all
     write("o.overlay.yaml", &overlay("rate: 3/s"));
     let problems = load().unwrap_err().to_string();
     assert!(problems.contains("o.overlay.yaml:1:60: rate: the policy gives it already, at "), "{problems}");
+    // Each once: the last policies contradict it too.
+    assert_eq!(problems.lines().count(), 2, "{problems}");
     write("o.overlay.yaml", "overlays: [");
     assert!(load().unwrap_err().to_string().contains("o.overlay.yaml:2:1: not valid YAML"));
 }

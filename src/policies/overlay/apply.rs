@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use weir_text::boolean;
 use weir_text::yaml::{Document, Node, NodeId, Value};
 
 use super::COMPARISONS_MAX;
@@ -13,6 +14,9 @@ use crate::tables::{FORMS, descriptor, file, limit};
 use crate::{PROBLEMS_MAX, Position};
 
 type Entries = Vec<(NodeId, NodeId)>;
+
+/// The keys that give the number of a limit. A limit without one has the number 0.
+const NUMBERS: [&str; 3] = [limit::RATE.name, limit::REQUESTS_PER_UNIT.name, limit::UNLIMITED.name];
 
 impl Overlays {
     /// Edits a policy file. `place` spells a place of it, for messages.
@@ -78,7 +82,7 @@ impl Editor<'_, '_> {
         let mut items = items.clone();
         let mut has_changed = false;
         for item in &mut items {
-            if !self.compare(self.document.node(*item).position, live.len()) {
+            if self.is_full() || !self.compare(self.document.node(*item).position, live.len()) {
                 break;
             }
             if let Some(edited) = self.descriptor(*item, live) {
@@ -167,25 +171,26 @@ impl Editor<'_, '_> {
         if here.is_empty() || keys.iter().all(|key| self.value(entries, key).is_none()) {
             return by;
         }
-        for &Live { index, overlay, .. } in here {
-            let mut is_met = false;
-            for key in keys {
-                let Some(at) = self.index(entries, key) else { continue };
-                if let Some(edited) = self.limits_at(entries[at].1, overlay, &mut is_met) {
-                    entries[at].1 = edited;
-                }
+        let mut are_met = vec![false; here.len()];
+        for key in keys {
+            let Some(at) = self.index(entries, key) else { continue };
+            if let Some(edited) = self.limits_at(entries[at].1, here, &mut are_met) {
+                entries[at].1 = edited;
             }
-            if is_met {
-                self.met[index] = true;
-                self.give(entries, &overlay.descriptor, overlay);
-                by.push(overlay.at);
+        }
+        for (&Live { index, overlay, .. }, _) in here.iter().zip(are_met).filter(|(_, is_met)| *is_met) {
+            if self.is_full() {
+                break;
             }
+            self.met[index] = true;
+            self.give(entries, &overlay.descriptor, overlay);
+            by.push(overlay.at);
         }
         by
     }
 
-    /// Adds to one limit or a list of them. None if nothing changes.
-    fn limits_at(&mut self, id: NodeId, overlay: &Overlay, is_met: &mut bool) -> Option<NodeId> {
+    /// Adds to one limit or a list of them. None if nothing changes, or if an overlay contradicts the limit.
+    fn limits_at(&mut self, id: NodeId, here: &[Live<'_>], are_met: &mut [bool]) -> Option<NodeId> {
         let node = self.document.node(id);
         if node.is_null() {
             return None;
@@ -195,7 +200,7 @@ impl Editor<'_, '_> {
                 let mut items = items.clone();
                 let mut has_changed = false;
                 for item in &mut items {
-                    if let Some(edited) = self.limits_at(*item, overlay, is_met) {
+                    if let Some(edited) = self.limits_at(*item, here, are_met) {
                         (*item, has_changed) = (edited, true);
                     }
                 }
@@ -208,37 +213,53 @@ impl Editor<'_, '_> {
                 vec![(self.replaced(id, key), id)]
             }
         };
-        if let Some(name) = &overlay.name
-            && self.value(&entries, limit::NAME.name).and_then(|id| self.scalar(id)) != Some(name)
-        {
-            return None;
+        let problems = self.edits.problems.len();
+        let mut has_changed = false;
+        for (Live { overlay, .. }, is_met) in here.iter().zip(are_met) {
+            if self.is_full() {
+                return None;
+            }
+            if self.meets(overlay, &entries) {
+                *is_met = true;
+                has_changed |= !overlay.limit.is_empty();
+                self.give(&mut entries, &overlay.limit, overlay);
+            }
         }
-        *is_met = true;
-        if overlay.limit.is_empty() {
-            return None;
-        }
-        self.give(&mut entries, &overlay.limit, overlay);
-        Some(self.replaced(id, Value::Mapping(entries)))
+        let is_good = self.edits.problems.len() == problems;
+        (has_changed && is_good).then(|| self.replaced(id, Value::Mapping(entries)))
+    }
+
+    /// Whether an overlay is for this limit. An unlimited one has no other keys, so only an overlay of numbers meets it.
+    fn meets(&self, overlay: &Overlay, entries: &Entries) -> bool {
+        let has_name = |name| self.value(entries, limit::NAME.name).and_then(|id| self.scalar(id)) == Some(name);
+        overlay.name.as_deref().is_none_or(has_name)
+            && (overlay.limit.iter().any(|given| excludes(given.name, limit::UNLIMITED.name))
+                || !self.value(entries, limit::UNLIMITED.name).is_some_and(|id| is_true(self.document, id)))
     }
 
     /// Adds keys to a mapping, and reports those that it has.
     fn give(&mut self, entries: &mut Entries, given: &[Given], overlay: &Overlay) {
+        let has_number = given.iter().any(|one| {
+            NUMBERS.contains(&one.name) && (one.name != limit::UNLIMITED.name || is_true(self.values, one.value))
+        });
         // First all of them, so that the keys of one overlay do not exclude each other.
-        let is_free: Vec<bool> = given.iter().map(|one| self.make_room(entries, one, overlay)).collect();
+        let is_free: Vec<bool> = given.iter().map(|one| self.make_room(entries, one, overlay, has_number)).collect();
         for (one, _) in given.iter().zip(is_free).filter(|(_, is_free)| *is_free) {
             entries.push(self.grafted(one));
         }
     }
 
     /// Removes what a key takes the place of. False: the mapping has it, which is reported.
-    fn make_room(&mut self, entries: &mut Entries, given: &Given, overlay: &Overlay) -> bool {
+    fn make_room(&mut self, entries: &mut Entries, given: &Given, overlay: &Overlay, has_number: bool) -> bool {
         let mut at = 0;
         while let Some(&(key, value)) = entries.get(at) {
             let word = self.scalar(key).unwrap_or_default();
             let place = self.document.node(key).position;
             if !excludes(given.name, word) {
                 at += 1;
-            } else if self.document.node(value).is_null() || (overlay.replace && place.of_graft().is_none()) {
+            } else if self.document.node(value).is_null()
+                || (overlay.replace && place.of_graft().is_none() && (has_number || !NUMBERS.contains(&word)))
+            {
                 entries.remove(at);
             } else {
                 let name = given.name;
@@ -249,6 +270,12 @@ impl Editor<'_, '_> {
                         format!(
                             "{name}: the overlay at line {} gives {what} too, to the descriptor at {here}",
                             other.line
+                        )
+                    }
+                    None if overlay.replace => {
+                        let place = (self.place)(place);
+                        format!(
+                            "{name}: replaces {word} at {place}, which leaves no number: write requests_per_unit too"
                         )
                     }
                     None => {
@@ -277,11 +304,14 @@ impl Editor<'_, '_> {
     }
 
     fn report(&mut self, at: Position, message: String) {
-        if self.edits.problems.len() < PROBLEMS_MAX {
+        if !self.is_full() {
             self.edits.problems.push((at, message));
-        } else {
-            self.edits.more += 1;
         }
+    }
+
+    /// Whether there are so many problems that the rest of the file is not edited.
+    fn is_full(&self) -> bool {
+        self.edits.problems.len() >= PROBLEMS_MAX
     }
 
     /// Adds a value in the place of another one.
@@ -308,6 +338,10 @@ impl Editor<'_, '_> {
     }
 }
 
+fn is_true(document: &Document<'_>, id: NodeId) -> bool {
+    matches!(&document.node(id).value, Value::Scalar { text, .. } if boolean(text) == Some(true))
+}
+
 /// Whether a mapping that gets a key cannot keep another one.
 fn excludes(name: &str, other: &str) -> bool {
     let [unlimited, rate, requests] = [limit::UNLIMITED.name, limit::RATE.name, limit::REQUESTS_PER_UNIT.name];
@@ -323,8 +357,10 @@ fn excludes(name: &str, other: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use weir_text::yaml::{Document, Node, NodeId, Position, Value};
+
     use crate::state::Reader;
-    use crate::{Dialect, Limits, OverlayFile};
+    use crate::{Dialect, Limits, OverlayFile, PROBLEMS_MAX};
 
     #[test]
     fn comparisons_have_a_bound_in_all_files_together() {
@@ -347,5 +383,35 @@ mod tests {
             problem.starts_with("e.yaml:3:26: more than 100000000 comparisons") && !problem.contains('\n'),
             "{problem}"
         );
+    }
+
+    /// The number of nodes that overlays add to a document, and of problems.
+    fn added(policy: &str, overlays: &str) -> (u32, usize) {
+        let options = Dialect::default().yaml(Limits::default(), policy.len());
+        let mut document = Document::parse(policy, options).unwrap();
+        let next = |document: &mut Document<'_>| {
+            let id = document.add(Node { position: Position::START, value: Value::List(Vec::new()) });
+            (0..).find(|index| NodeId::new(*index) == id).unwrap()
+        };
+        let before = next(&mut document);
+        let mut overlays = OverlayFile::of("o.yaml", overlays).unwrap().overlays().unwrap();
+        let edits = overlays.apply(&mut document, &|_| String::new());
+        (next(&mut document) - before - 1, edits.problems.len())
+    }
+
+    #[test]
+    fn many_overlays_add_one_node_for_each_limit_and_end_with_too_many_problems() {
+        let policy = |rules: usize| {
+            let rule = "- {key: a, rate_limits: [{rate: 1/s}, {rate: 9/h}]}\n";
+            format!("domain: d\ndescriptors:\n{}", rule.repeat(rules))
+        };
+        let overlay = |keys: &str| format!("- {{domain: d, descriptors: ['**'], rate_limit: {{{keys}}}}}\n");
+        let one = format!("overlays:\n{}", overlay("drain: true"));
+        let more = [overlay("lease: 1s"), overlay("alert_at: [50]"), overlay("algorithm: gcra")].concat();
+        let (of_one, of_four) = (added(&policy(10), &one).0, added(&policy(10), &format!("{one}{more}")).0);
+        // Limits, lists and descriptors of 10 rules; the list of rules and the root; and what each overlay gives.
+        assert_eq!((of_one, of_four), (42 + 2, 42 + 4 * 2 + 1));
+        let refused = added(&policy(100), &format!("overlays:\n{}", overlay("drain: true").repeat(1000)));
+        assert!(refused.0 < 10 && refused.1 == PROBLEMS_MAX, "{refused:?}");
     }
 }

@@ -71,9 +71,8 @@ pub struct OverlayUse {
 /// What overlays have done to a document.
 #[derive(Debug, Default)]
 pub(crate) struct Edits {
+    /// At most [`PROBLEMS_MAX`](crate::PROBLEMS_MAX). With as many the rest of the file is not edited.
     pub(crate) problems: Vec<(Position, String)>,
-    /// The number of problems that were not kept.
-    pub(crate) more: usize,
     /// The places of the overlays of each edited descriptor.
     pub(crate) of: HashMap<NodeId, Vec<Position>>,
 }
