@@ -176,28 +176,12 @@ impl Reload {
     }
 
     /// Applies every change, or logs its problems and keeps the policies in force.
-    pub(super) async fn follow(mut self, target: Target, mut reloads: Reloads, life: Life) -> Result<(), String> {
-        let mut ticks = tokio::time::interval(POLL_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pub(super) async fn follow(self, target: Target, reloads: Reloads, life: Life) -> Result<(), String> {
+        let path = self.source.directory.clone();
         let target = Arc::new(target);
-        loop {
-            let cause = tokio::select! {
-                () = life.reached(Phase::Draining) => return Ok(()),
-                () = reloads.next() => Cause::Order,
-                _ = ticks.tick() => Cause::Poll,
-            };
-            let path = self.source.directory.clone();
-            let of_thread = target.clone();
-            // The file system may block, but the control runtime must not.
-            let reading = tokio::task::spawn_blocking(move || {
-                self.look(cause, &of_thread);
-                self
-            });
-            tokio::select! {
-                () = life.reached(Phase::Draining) => return Ok(()),
-                reload = in_time(reading, &path, &target) => self = reload?,
-            }
-        }
+        let of_thread = target.clone();
+        let look = move |reload: &mut Self, cause| reload.look(cause, &of_thread);
+        follow(self, look, &path, &target, reloads, life).await
     }
 
     fn look(&mut self, cause: Cause, target: &Target) {
@@ -284,10 +268,39 @@ pub(super) fn some_paths(paths: &BTreeSet<PathBuf>) -> String {
     shown.join(", ")
 }
 
-/// Waits for the thread that reads. Reports one problem after [`READ_TIMEOUT`], and waits until the file system
-/// answers.
-async fn in_time(mut reading: JoinHandle<Reload>, path: &Path, target: &Target) -> Result<Reload, String> {
-    let read = match tokio::time::timeout(READ_TIMEOUT, &mut reading).await {
+/// Calls `look` with every poll and every order, on a thread: the file system may block, but the control runtime must not.
+/// A look that does not end is a problem of `target`.
+pub(super) async fn follow<T: Send + 'static>(
+    mut reader: T,
+    look: impl Fn(&mut T, Cause) + Clone + Send + 'static,
+    path: &Path,
+    target: &Target,
+    mut reloads: Reloads,
+    life: Life,
+) -> Result<(), String> {
+    let mut ticks = tokio::time::interval(POLL_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let cause = tokio::select! {
+            () = life.reached(Phase::Draining) => return Ok(()),
+            () = reloads.next() => Cause::Order,
+            _ = ticks.tick() => Cause::Poll,
+        };
+        let look = look.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            look(&mut reader, cause);
+            reader
+        });
+        tokio::select! {
+            () = life.reached(Phase::Draining) => return Ok(()),
+            read = in_time(READ_TIMEOUT, reading, path, target) => reader = read?,
+        }
+    }
+}
+
+/// Waits for the thread that reads. Reports one problem after a time, and waits until the file system answers.
+async fn in_time<T>(time: Duration, mut reading: JoinHandle<T>, path: &Path, target: &Target) -> Result<T, String> {
+    let read = match tokio::time::timeout(time, &mut reading).await {
         Ok(read) => read,
         Err(_) => {
             let problem = not_read(path);
@@ -321,5 +334,32 @@ pub(super) async fn free_unused(policies: Arc<Policies>, life: Life) -> Result<(
         }
         let policies = policies.clone();
         on_own_thread(move || policies.free_unused()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+    use weir_telemetry::metrics::Options;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_read_that_does_not_end_is_a_problem_until_it_ends() {
+        let metrics = Arc::new(Metrics::new(Options::default()));
+        let policies = Arc::new(Policies::new(PolicySet::default(), metrics.observer()));
+        let target = Target { policies, metrics, report: Arc::default() };
+        let (end, ended) = oneshot::channel();
+        let reading = tokio::spawn(async { ended.await.unwrap() });
+        let wait = async {
+            while !target.report.is_refused() {
+                tokio::task::yield_now().await;
+            }
+            end.send(7).unwrap();
+        };
+        let waited =
+            async { tokio::join!(in_time(Duration::from_millis(1), reading, Path::new("o.yaml"), &target), wait) };
+        let (read, ()) = tokio::time::timeout(Duration::from_secs(10), waited).await.expect("a problem");
+        assert_eq!((read, target.report.is_refused()), (Ok(7), false));
     }
 }

@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use tokio::time::MissedTickBehavior;
 use weir_engine::words::printable;
 use weir_http::PolicyProblems;
-use weir_lifecycle::{Life, Phase, Reloads};
-use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
+use weir_lifecycle::{Life, Reloads};
+use weir_policies::watch::{Change, Source, Watch};
 use weir_policies::{Dialect, Loaded, OverlayFile, Problems, Reading};
 use weir_telemetry::metrics::LimitSource;
 use weir_xds::{Resource, UnknownFields};
@@ -36,6 +35,8 @@ struct Overlaid {
     /// The overlays in force.
     good: OverlayFile,
     refused: Option<Refused>,
+    /// The problems of the newest response, if it is not in force.
+    refused_response: Option<PolicyProblems>,
     /// The last good resources.
     resources: Option<Vec<Resource>>,
 }
@@ -69,7 +70,7 @@ impl PolicyTarget {
             watch = Some(OverlayWatch { watch: Watch::new(Source::from(&path)), path: path.clone() });
             let read = OverlayFile::read(&path);
             let good = read.map_err(|problems| AppError::Policies(policies::of_load(&problems).lines()))?;
-            overlaid = Some(Mutex::new(Overlaid { good, refused: None, resources: None }));
+            overlaid = Some(Mutex::new(Overlaid { good, refused: None, refused_response: None, resources: None }));
         }
         let is_overlay_refused = Arc::<AtomicBool>::default();
         if overlaid.is_some() {
@@ -94,6 +95,9 @@ impl PolicyTarget {
                 let problems = policies::of_load(&problems);
                 // The subscription logs them, once for each version.
                 self.load.count_refused(problems.clone());
+                if let Some(overlaid) = &mut overlaid {
+                    overlaid.refused_response = Some(problems.clone());
+                }
                 return Err(problems.lines());
             }
         };
@@ -103,6 +107,7 @@ impl PolicyTarget {
         self.load.put_in_force(policies::fit(loaded, started));
         if let Some(overlaid) = &mut overlaid {
             overlaid.resources = Some(resources.to_vec());
+            overlaid.refused_response = None;
             self.is_overlay_refused.store(overlaid.refused.is_some(), Relaxed);
             if let Some(Refused { problems, .. }) = &overlaid.refused {
                 self.load.report.refused(problems.clone());
@@ -143,9 +148,14 @@ impl PolicyTarget {
         match (loaded, overlay) {
             (Ok(loaded), Ok(overlay)) => {
                 overlaid.good = overlay;
+                // The newest response stays refused until the control plane sends it again.
+                let of_response = overlaid.refused_response.clone().unwrap_or_default();
                 match (loaded, before) {
-                    (Some(loaded), _) => self.load.put_in_force(policies::fit(loaded, started)),
-                    (None, Some(before)) => self.load.report.mended(&before.problems, PolicyProblems::default()),
+                    (Some(loaded), _) => {
+                        self.load.put_in_force(policies::fit(loaded, started));
+                        self.load.report.refused(of_response);
+                    }
+                    (None, Some(before)) => self.load.report.mended(&before.problems, of_response),
                     (None, None) => {}
                 }
             }
@@ -163,31 +173,11 @@ impl PolicyTarget {
 
 impl OverlayWatch {
     /// Applies every change of the file.
-    pub(super) async fn follow(
-        mut self,
-        target: Arc<PolicyTarget>,
-        mut reloads: Reloads,
-        life: Life,
-    ) -> Result<(), String> {
-        let mut ticks = tokio::time::interval(POLL_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let cause = tokio::select! {
-                () = life.reached(Phase::Draining) => return Ok(()),
-                () = reloads.next() => Cause::Order,
-                _ = ticks.tick() => Cause::Poll,
-            };
-            let target = target.clone();
-            // The file system may block, but the control runtime must not.
-            let reading = tokio::task::spawn_blocking(move || {
-                self.look(cause, &target);
-                self
-            });
-            tokio::select! {
-                () = life.reached(Phase::Draining) => return Ok(()),
-                read = reading => self = read.map_err(|error| error.to_string())?,
-            }
-        }
+    pub(super) async fn follow(self, target: Arc<PolicyTarget>, reloads: Reloads, life: Life) -> Result<(), String> {
+        let path = self.path.clone();
+        let of_thread = target.clone();
+        let look = move |watch: &mut Self, cause| watch.look(cause, &of_thread);
+        policies::follow(self, look, &path, &target.load, reloads, life).await
     }
 
     fn look(&mut self, cause: Cause, target: &PolicyTarget) {

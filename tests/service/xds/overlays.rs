@@ -114,6 +114,12 @@ fn what_contradicts_is_refused_and_the_last_pair_stays() {
     );
     assert_eq!((limit(&mut client, "shop"), shown(&weir).contains("gcra")), (Some(10), true));
 
+    // An overlay that fits the older response does not hide that the newer one is refused.
+    file.write("rate_limit: {algorithm: gcra}\n- {domain: unknown, descriptors: [user], on_error: deny}");
+    let unmet = || metric(&weir, "weir_policy_overlays{state=\"unmet\"}");
+    until("the changed overlays", PATIENCE, || (unmet() == 1).then_some(()));
+    wait_for_problem(&weir, "algorithm: the policy gives it already");
+
     // An overlay that the last good response contradicts, and a wrong one.
     for (keys, problem) in [
         ("rate_limit: {unit: day}", ":4:16: unit: the policy gives it already, at rules-of-shop: "),
