@@ -1,8 +1,8 @@
 //! Puts the resources of a control plane in force, with the overlays of a file.
 //!
-//! Resources and overlays change at different times. Both are in force as a pair that fits: a newer response that
-//! contradicts the overlays is refused, and so are newer overlays that contradict the last response. Not here: the client
-//! (xds), and the meaning of resources (xds/resource.rs).
+//! Resources and overlays change at different times. Only a pair that fits is in force: weir refuses a response that contradicts
+//! the overlays, and overlays that contradict the last response. Not here: the client (xds), and the meaning of resources
+//! (xds/resource.rs).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -14,9 +14,7 @@ use super::time::{Micros, Window};
 /// Receives events. The request path calls every method except `loaded`: a method must neither block nor allocate.
 pub trait Observer: Send + Sync {
     /// Called before new policies come into force. Returns the tally for the events of their rules.
-    fn loaded(&self, _policies: &PolicySet) -> Arc<dyn Tally> {
-        Arc::new(Silent)
-    }
+    fn loaded(&self, policies: &PolicySet) -> Arc<dyn Tally>;
 
     /// Receives whole requests. Usually empty; then nothing is copied.
     fn tap(&self) -> Option<&dyn Tap> {
@@ -327,6 +325,10 @@ crate::named! {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
-impl Observer for Silent {}
+impl Observer for Silent {
+    fn loaded(&self, _policies: &PolicySet) -> Arc<dyn Tally> {
+        Arc::new(Self)
+    }
+}
 
 impl Tally for Silent {}

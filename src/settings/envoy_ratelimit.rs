@@ -20,7 +20,7 @@ use std::path::Path;
 pub use go::Type;
 pub use table::{Effect, Form, VARIABLES, Variable};
 use weir_engine::arith::Fraction;
-use weir_text::{go_duration, nearest, spell};
+use weir_text::{go_duration, nearest_within, spell};
 
 use crate::{ENV_PREFIX, HIDDEN, Kind, Layer, Preset, SETTINGS, Setting};
 
@@ -68,13 +68,6 @@ const FAMILIES: &[&str] = &[
 
 /// How many letters a misspelled name differs in.
 const LETTERS_OFF_MAX: usize = 2;
-
-/// How many letters two names have in common at their start and their end.
-fn alike_letters(one: &str, other: &str) -> usize {
-    let start = one.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
-    let most = one.len().min(other.len()) - start;
-    start + one.bytes().rev().zip(other.bytes().rev()).take(most).take_while(|(a, b)| a == b).count()
-}
 
 /// The most variables that weir names because it does not support them.
 const UNKNOWN_MAX: usize = 16;
@@ -276,9 +269,7 @@ impl<'a> Mapping<'a> {
         let is_unknown =
             |name: &&String| FAMILIES.iter().any(|family| name.starts_with(family)) && !is_of_kubernetes(name);
         for name in self.others.keys().filter(is_unknown).take(UNKNOWN_MAX) {
-            // Longer names are alike in most letters, and mean other things.
-            let is_alike = |meant: &&str| alike_letters(name, meant) + LETTERS_OFF_MAX >= name.len().max(meant.len());
-            let meant = nearest(name, VARIABLES.iter().map(|variable| variable.name)).filter(is_alike);
+            let meant = nearest_within(name, VARIABLES.iter().map(|variable| variable.name), LETTERS_OFF_MAX);
             let hint = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
             let text = format!("has no effect: weir has no such variable of envoyproxy/ratelimit{hint}");
             self.notes.push(Note { variable: name.clone(), text });

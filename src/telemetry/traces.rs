@@ -21,9 +21,9 @@ use parking_lot::Mutex;
 use tonic::codegen::http::HeaderMap;
 use weir_engine::arith::Fraction;
 use weir_engine::observer::{
-    self, AnsweredRequest, Charged, DecisionResult, HoldHits, HoldResult, StoreCall, Tally, Tap, TraceIds,
+    self, AnsweredRequest, Charged, DecisionResult, HoldHits, HoldResult, Silent, StoreCall, Tally, Tap, TraceIds,
 };
-use weir_engine::{Domain, Observer, OnError};
+use weir_engine::{Domain, Observer, OnError, PolicySet};
 use weir_settings::PropagatorFormats;
 
 use self::context::{Caller, tracestate};
@@ -151,6 +151,11 @@ impl observer::Trace for Trace {
 }
 
 impl Observer for Trace {
+    /// The tally of its one decision is the trace itself.
+    fn loaded(&self, _policies: &PolicySet) -> Arc<dyn Tally> {
+        Arc::new(Silent)
+    }
+
     fn fell_back(&self, action: OnError, kind: &'static str) {
         self.record.lock().fell_back(action, kind);
     }

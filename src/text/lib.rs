@@ -22,7 +22,7 @@ pub use duration::{duration, duration_units, spell};
 pub use during::parse_span;
 pub use go_duration::go_duration;
 pub use instant::{INSTANT_US_MAX, instant_text, parse_instant};
-pub use nearest::nearest;
+pub use nearest::{nearest, nearest_within};
 pub use number::number;
 pub use phase::{next_begin, phase};
 pub use quoted::{escaped, quoted};

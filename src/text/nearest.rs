@@ -27,3 +27,9 @@ pub fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Opti
     }
     best.map(|(_, candidate)| candidate)
 }
+
+/// As [`nearest`], but it differs by at most this many letters. For names that have most letters in common and mean other things.
+pub fn nearest_within<'w>(word: &str, known: impl IntoIterator<Item = &'w str>, letters_max: usize) -> Option<&'w str> {
+    let is_near = |near: &&str| strsim::damerau_levenshtein(&word.to_lowercase(), &near.to_lowercase()) <= letters_max;
+    nearest(word, known).filter(is_near)
+}

@@ -2,7 +2,7 @@
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
-use super::nearest;
+use super::nearest_within;
 
 /// A suggested name differs by at most this many letters: many names have common parts.
 const LETTERS_OFF_MAX: usize = 2;
@@ -36,9 +36,7 @@ fn nearest_zone(name: &str) -> Option<String> {
     let alike = known
         .iter()
         .filter(|zone| zone.len().abs_diff(name.len()) <= LETTERS_OFF_MAX && initial(zone) == initial(name));
-    let near = nearest(name, alike.map(String::as_str))?;
-    let off = strsim::damerau_levenshtein(&name.to_lowercase(), &near.to_lowercase());
-    (off <= LETTERS_OFF_MAX).then(|| near.to_owned())
+    nearest_within(name, alike.map(String::as_str), LETTERS_OFF_MAX).map(str::to_owned)
 }
 
 #[cfg(test)]

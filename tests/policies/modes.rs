@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
 use weir_engine::descriptor::parse_entries;
-use weir_engine::{Entry, Mode, Observer, Operation, Unit};
+use weir_engine::observer::{Silent, Tally};
+use weir_engine::{Entry, Mode, Observer, Operation, PolicySet, Unit};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, ListedLimit, Modes, Options, Policies, Query};
 use weir_store::memory::Memory;
 
@@ -35,6 +36,10 @@ descriptors:
 struct Shadowed(AtomicU64);
 
 impl Observer for Shadowed {
+    fn loaded(&self, _policies: &PolicySet) -> Arc<dyn Tally> {
+        Arc::new(Silent)
+    }
+
     fn shadowed(&self) {
         self.0.fetch_add(1, SeqCst);
     }

@@ -165,17 +165,11 @@ async fn an_old_master_that_goes_on_as_if_nothing_had_happened_is_left_within_se
     let (load, callers) = Load::start(&pipeline);
     load.calm().await;
     sentinel.name(Some(new.port()));
-    let begun = Instant::now();
-    while new.runs("incr") == 0 {
-        assert!(begun.elapsed() < PATIENCE, "still with the old master: {load:?}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    load.moved_to(&new).await;
     // Between two batches: nobody notices.
-    load.in_a_row.store(0, Ordering::SeqCst);
-    load.calm().await;
+    load.calm_again().await;
     let left_with_the_old = old.runs("incr");
-    load.in_a_row.store(0, Ordering::SeqCst);
-    load.calm().await;
+    load.calm_again().await;
     load.end(callers).await;
     assert_eq!(old.runs("incr"), left_with_the_old, "no connection stays with it");
     let answered = load.answered.load(Ordering::SeqCst);
@@ -201,8 +195,7 @@ async fn a_replica_is_used_as_soon_as_it_is_the_master_and_not_left_for_the_old_
     until("the subscription", PATIENCE, || {
         (sentinel.publish("+failover-state-wait-promotion", &ordered) == 1).then_some(())
     });
-    load.in_a_row.store(0, Ordering::SeqCst);
-    load.calm().await;
+    load.calm_again().await;
     assert_eq!(new.runs("incr"), 0, "it is a replica: {load:?}");
     let asks = |more: usize| {
         let (before, sentinel) = (sentinel.asked(), sentinel.clone());
@@ -215,23 +208,16 @@ async fn a_replica_is_used_as_soon_as_it_is_the_master_and_not_left_for_the_old_
         }
     };
     new.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    let begun = Instant::now();
-    while new.runs("incr") == 0 {
-        assert!(begun.elapsed() < PATIENCE, "still with the old master: {load:?}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    load.in_a_row.store(0, Ordering::SeqCst);
-    load.calm().await;
+    load.moved_to(&new).await;
+    load.calm_again().await;
     // The sentinel still names the old one, which is still a master.
     let left_with_the_old = old.runs("incr");
     asks(2).await;
-    load.in_a_row.store(0, Ordering::SeqCst);
-    load.calm().await;
+    load.calm_again().await;
     assert_eq!(old.runs("incr"), left_with_the_old, "{load:?}");
     // The promotion is undone.
     new.command(&["REPLICAOF", "127.0.0.1", &old.port().to_string()]).unwrap();
-    load.in_a_row.store(0, Ordering::SeqCst);
-    load.calm().await;
+    load.calm_again().await;
     assert!(old.runs("incr") > left_with_the_old, "{load:?}");
     load.end(callers).await;
 }
@@ -304,6 +290,21 @@ impl Load {
         }
     }
 
+    /// As [`Load::calm`], from now on.
+    async fn calm_again(&self) {
+        self.in_a_row.store(0, Ordering::SeqCst);
+        self.calm().await;
+    }
+
+    /// Waits until this server is asked, in place of the old master.
+    async fn moved_to(&self, new: &RedisServer) {
+        let end = Instant::now() + PATIENCE;
+        while new.runs("incr") == 0 {
+            assert!(Instant::now() < end, "still with the old master: {self:?}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     /// Waits until the master is another one than `before`, and then for calm.
     async fn over(&self, sentinels: &SentinelSet, before: u16) {
         let end = Instant::now() + FAILOVER_PATIENCE;
@@ -311,8 +312,7 @@ impl Load {
             assert!(Instant::now() < end, "no failover in {FAILOVER_PATIENCE:?}: {self:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        self.in_a_row.store(0, Ordering::SeqCst);
-        self.calm().await;
+        self.calm_again().await;
     }
 
     async fn end(&self, callers: tokio::task::JoinSet<()>) {
@@ -376,8 +376,7 @@ async fn a_failover_by_order_costs_few_calls_and_none_runs_twice() {
         assert!(begun.elapsed() < FAILOVER_PATIENCE, "still connected to the old master: {load:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    load.in_a_row.store(0, Ordering::SeqCst);
-    load.calm().await;
+    load.calm_again().await;
     load.end(callers).await;
 
     assert_eq!(role(new), "master");

@@ -6,7 +6,7 @@ use weir_engine::{Micros, Mode, Operation, Window};
 use weir_limiter::{HOLDS_MAX, HeldCharge, HeldIn, OverriddenLimit, Settle};
 
 use crate::support::redis::RedisServer;
-use crate::support::worlds::{World, Worlds};
+use crate::support::worlds::{World, Worlds, on_both};
 
 const HOUR_US: Micros = 3_600_000_000;
 /// The windows that can be holds, each of ten hits.
@@ -17,13 +17,6 @@ const WINDOWS: [&str; 5] = [
     "rate: 10/hour, algorithm: sliding_window_counter",
     "rate: 10/hour, algorithm: sliding_window, precision: 10m",
 ];
-
-/// Runs a test on the memory store and on Redis.
-fn on_both(test: impl Fn(&Worlds)) {
-    let server = RedisServer::start();
-    test(&Worlds::of(None));
-    test(&Worlds::of(Some(&server)));
-}
 
 fn policy(limit: &str) -> String {
     format!("domain: shop\ndescriptors:\n- key: user\n  rate_limits:\n  - {{{limit}, hold: true}}\n")

@@ -5,17 +5,10 @@ use weir_engine::overrides::Numbers;
 use weir_engine::{Micros, Mode, Operation, Receipt, Window, key};
 use weir_limiter::{Answer, HeldCharge, Settle};
 
-use crate::support::redis::RedisServer;
-use crate::support::worlds::{World, Worlds};
+use crate::support::worlds::{World, on_both};
 
 const SECOND_US: Micros = 1_000_000;
 const PERMITS: &str = "requests_per_unit: 3, window: 60s, algorithm: concurrency";
-
-fn on_both(test: impl Fn(&Worlds)) {
-    let server = RedisServer::start();
-    test(&Worlds::of(None));
-    test(&Worlds::of(Some(&server)));
-}
 
 fn policy(limits: &str) -> String {
     format!("domain: shop\ndescriptors:\n- key: user\n  rate_limits: [{limits}]\n")

@@ -5,8 +5,7 @@ use weir_engine::overrides::Numbers;
 use weir_engine::{Micros, Mode, Operation, Unit};
 use weir_limiter::{HeldCharge, Settle};
 
-use crate::support::redis::RedisServer;
-use crate::support::worlds::{World, Worlds};
+use crate::support::worlds::{World, on_both};
 
 const HOUR_US: Micros = 3_600_000_000;
 /// All ways to count but permits. A rate by the hour keeps what was used for long enough.
@@ -23,12 +22,6 @@ const FORMS: [&str; 11] = [
     "rate: 10/hour, algorithm: gcra",
     "rate: 10/hour, drain: true",
 ];
-
-fn on_both(test: impl Fn(&Worlds)) {
-    let server = RedisServer::start();
-    test(&Worlds::of(None));
-    test(&Worlds::of(Some(&server)));
-}
 
 fn policy(limits: &[&str]) -> String {
     let limits: String = limits.iter().map(|limit| format!("  - {{{limit}}}\n")).collect();

@@ -249,6 +249,13 @@ fn query<'q>(entries: &'q [[Entry<'q>; 1]], asked: &[(&str, &str, Operation)], s
     Query { domain: "shop", descriptors, settle: settle.map(Box::new) }
 }
 
+/// Runs a test on the memory store and on Redis.
+pub fn on_both(test: impl Fn(&Worlds)) {
+    let server = RedisServer::start();
+    test(&Worlds::of(None));
+    test(&Worlds::of(Some(&server)));
+}
+
 /// Runs a property on random histories, in memory and then on Redis, there with a part of the cases.
 pub fn on_both_stores<S: Strategy>(histories: &S, redis_share: u32, property: impl Fn(&Worlds, S::Value)) {
     let server = RedisServer::start();

@@ -1,6 +1,6 @@
-//! Edits a document as its overlays say.
+//! Applies overlays to a document.
 //!
-//! Nodes can be shared by aliases, so an edited node is a new one, and so are all nodes above it. A document that no
+//! Aliases share nodes, so an edit changes no node: it adds a new one, and new ones for all nodes above it. A document that no
 //! overlay meets stays as it is.
 
 use std::collections::HashMap;

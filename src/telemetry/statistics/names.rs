@@ -12,10 +12,9 @@ pub(super) const NAME_BYTES_MAX: usize = 1024;
 /// A name on the request path. Its capacity is enough for most names, so it rarely allocates.
 pub(super) type Buffer = SmallVec<[u8; 256]>;
 
-/// What becomes of the dots in keys and values of descriptors, which look like levels of a name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How names have the dots of keys and values. A dot looks like the start of a level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dots {
-    #[default]
     Kept,
     /// Each is an underscore.
     Replaced,
