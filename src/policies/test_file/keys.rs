@@ -58,15 +58,15 @@ mapping! {
     pub(crate) mod case = "a case" {
         /// text; different for each case of a file
         NAME: Option<String> = "name", short_text(|| bounded_text(1, NAME_BYTES_MAX)), "required", "name: three an hour";
-        /// as in the file, for this case. Settings are added to those of the file
+        /// as in the file, for this case. A case adds its settings to the settings of the file
         POLICIES: Node = "policies", super::POLICIES, "those of the file", "domain: shop";
-        /// as in the file, for this case. Settings are added to those of the file
+        /// as in the file, for this case. A case adds its settings to the settings of the file
         DOMAIN = "domain", super::DOMAIN, "those of the file", "";
-        /// as in the file, for this case. Settings are added to those of the file
+        /// as in the file, for this case. A case adds its settings to the settings of the file
         SETTINGS: Node = "settings", super::SETTINGS, "those of the file", "";
-        /// as in the file, for this case. Settings are added to those of the file
+        /// as in the file, for this case. A case adds its settings to the settings of the file
         ROWS = "rows", super::ROWS, "those of the file", "";
-        /// the [instant](#time) at which it begins
+        /// the [instant](#time) at which the case begins
         AT: Option<Micros> = "at", INSTANT, "`2040-01-02T00:00:00Z`, a Monday", "at: 2040-03-25T00:30[Europe/Berlin]";
         /// list of [steps](#steps), from an empty store on
         STEPS: Option<Vec<NodeId>> = "steps", list(|| bounded_list(&reference("step"), 1, STEPS_MAX)), "required",
@@ -80,7 +80,7 @@ mapping! {
         ASK: Node = "ask", super::ASK, "none", "{ask: [user=ann, \"plan=free,path=/search\"]}";
         /// the domain of the request
         DOMAIN = "domain", super::DOMAIN, "that of the case", "{ask: user=ann, domain: shop}";
-        /// how many hits it costs
+        /// how many hits the request costs
         HITS: Option<u32> = "hits", NUMBER, "1", "{ask: user=ann, hits: 5}";
         /// true or false; the hits are given back
         REFUND: bool = "refund", FLAG, "`false`", "{ask: user=ann, hits: 5, refund: true}";
@@ -88,24 +88,25 @@ mapping! {
         LOOK: bool = "look", FLAG, "`false`", "{ask: user=ann, look: true}";
         /// a [limit of the request](protocol.md#limit-of-the-request), in place of the rules
         LIMIT: Option<(u32, Window)> = "limit", super::LIMIT, "none", "{ask: user=ann, limit: 10/minute}";
-        /// how often it is sent, at one instant
+        /// how often weir sends the request, at one instant
         TIMES: u32 = "times", form(|| number(1, ASKS_MAX), |reader, fields, key| {
             reader.count(fields, key, u32::try_from(ASKS_MAX).unwrap_or(u32::MAX))
         }), "`1`", "{ask: user=ann, times: 100}";
-        /// how many callers send it, each `times` times. `<n>` in a key or value is the number of the caller, from 1
+        /// how many callers send the request, each `times` times. `<n>` in a key or value is the number of the caller, from 1
         CALLERS: u32 = "callers", form(|| number(1, CALLERS_MAX.into()), |reader, fields, key| {
             reader.count(fields, key, CALLERS_MAX)
         }), "`1`", "{ask: user=u<n>, callers: 3}";
-        /// repeats all of that: `every: 1s, for: 10m` is 600 rounds. Afterwards the clock is 10 minutes later
+        /// repeats the step: `every: 1s, for: 10m` is 600 rounds. Afterwards the clock is 10 minutes later
         EVERY: Option<Micros> = "every", LENGTH, "one round", "{ask: user=ann, every: 1s, for: 10m}";
-        /// repeats all of that: `every: 1s, for: 10m` is 600 rounds. Afterwards the clock is 10 minutes later
+        /// repeats the step: `every: 1s, for: 10m` is 600 rounds. Afterwards the clock is 10 minutes later
         FOR: Option<Micros> = "for", LENGTH, "one round", "";
-        /// how long an admitted request takes: then it settles its [holds and permits](semantics.md#holds-hd), with its hits
-        /// as what was used
+        /// how long an admitted request takes. Then it settles its [holds and permits](semantics.md#holds-hd), with its hits
+        /// as the used hits
         LASTS: Option<Micros> = "lasts", LENGTH, "it never settles", "{ask: user=ann, lasts: 5s}";
-        /// the hits of each descriptor that it has used when it settles; beside `lasts` or `settle`
+        /// the used hits of each descriptor at the settle; with `lasts` or `settle`
         USED: Option<u32> = "used", NUMBER, "its own hits", "{ask: user=ann, hits: 2000, lasts: 5s, used: 37}";
-        /// a name for its receipt, for [`settle`](#receipts); of several requests, that of the last admitted one
+        /// a name for the receipt, for [`settle`](#receipts). If the step sends several requests, the receipt of the last
+        /// admitted one
         RECEIPT: Option<String> = "receipt", short_text(|| bounded_text(1, NAME_BYTES_MAX)), "none",
             "{ask: user=ann, hits: 2000, receipt: first}";
         /// the name of a receipt that it [settles](#receipts), or `none` for a caller without a receipt
@@ -218,8 +219,8 @@ mapping! {
         /// headers for the request
         REQUEST_HEADERS: Vec<ExpectedHeader> = "request_headers", super::HEADERS, "none",
             "{request_headers: {x-envoy-fault-delay-request: \"100\"}}";
-        /// `over` if a limit [on trial](policies.md#limits-on-trial) would deny the request, else `ok`; `none` if the request
-        /// meets no such limit
+        /// `over` if a limit [on trial](policies.md#limits-on-trial) would deny the request, otherwise `ok`; `none` if no
+        /// such limit applies
         TRIAL: Written<Option<Verdict>> = "trial", form(|| words(&super::TRIAL), |reader, fields, key| {
             let Some(word) = reader.choice(fields, key, &super::TRIAL)? else { return Ok(None) };
             Ok(reader.at_key(fields, key, (word != NONE).then(|| Verdict::named(word))))
@@ -229,7 +230,7 @@ mapping! {
             let metadata = reader.metadata(fields, key)?;
             Ok(metadata.and_then(|metadata| reader.at_key(fields, key, metadata)))
         }), "none", "{metadata: {domain: shop, descriptors: [{entries: [user=ann]}]}}";
-        /// the path of the rule that the descriptor meets, as `weir explain` prints it; `none` for no rule
+        /// the path of the rule that the descriptor matches, as `weir explain` prints it; `none` for no rule
         RULE = "rule", super::RULE, "none", "{rule: plan=free|path=/search}";
         /// the limit that the status shows, in the short form of policies or as `3 in flight`; `none` for no limit
         LIMIT = "limit", EXPECTED_LIMIT, "none", "{limit: 3/hour}";
@@ -239,9 +240,9 @@ mapping! {
         ALGORITHM = "algorithm", super::ALGORITHM, "none", "{algorithm: gcra}";
         /// how many hits it would admit now
         REMAINING = "remaining", RANGE, "none", "{remaining: 2}";
-        /// over: until the request would fit; else until the state is empty
+        /// the time until the request would fit; if the limit is not over, until the state is empty
         RESET = "reset", super::WAIT, "none", "{reset: <= 1h}";
-        /// one for each descriptor, in order: `ok`, `over`, or a mapping of `answer` and the keys from `rule` on
+        /// one for each descriptor, in order: `ok`, `over`, or a mapping of `answer` and the last six keys above
         STATUSES: Option<Vec<NodeId>> = "statuses", list(|| list_of(&reference("status"))), "none",
             "{statuses: [ok, {answer: over, rule: card}]}";
     }
@@ -251,17 +252,17 @@ mapping! {
     pub(crate) mod status = "a status" {
         /// `ok` or `over`
         ANSWER: Written<Verdict> = "answer", VERDICT, "none", "";
-        /// as beside `statuses`
+        /// as in a mapping with `statuses`
         RULE: Written<Option<String>> = "rule", super::RULE, "none", "";
-        /// as beside `statuses`
+        /// as in a mapping with `statuses`
         LIMIT: Written<Option<ExpectedLimit>> = "limit", EXPECTED_LIMIT, "none", "";
-        /// as beside `statuses`
+        /// as in a mapping with `statuses`
         NAME: Written<Option<String>> = "name", super::NAME, "none", "";
-        /// as beside `statuses`
+        /// as in a mapping with `statuses`
         ALGORITHM: Written<String> = "algorithm", super::ALGORITHM, "none", "";
-        /// as beside `statuses`
+        /// as in a mapping with `statuses`
         REMAINING: Written<Range> = "remaining", RANGE, "none", "";
-        /// as beside `statuses`
+        /// as in a mapping with `statuses`
         RESET: Written<Option<Range>> = "reset", super::WAIT, "none", "";
     }
 }

@@ -20,9 +20,9 @@ type Node = Option<(Position, NodeId)>;
 
 mapping! {
     pub(crate) mod file = "a file of traffic" {
-        /// how long the sources send, at most 366 days; required beside `sources`
+        /// how long the sources send, at most 366 days; required with `sources`
         DURATION: Option<Micros> = "duration", LENGTH, "none", "duration: 10m";
-        /// the instant at which they begin
+        /// the instant at which the sources begin
         START: Option<Micros> = "start", INSTANT, "`2040-01-02T00:00:00Z`, a Monday", "start: 2040-03-25T00:30[Europe/Berlin]";
         /// the seed of all random numbers. One seed gives the same results, to the byte, on every machine
         SEED: Option<u32> = "seed", NUMBER, "`0`", "seed: 7";
@@ -31,8 +31,8 @@ mapping! {
         /// settings that answers depend on, [as in tests](testing.md#settings). They apply to all policies
         SETTINGS: Node = "settings", super::SETTINGS, "the defaults", "settings: {charging: independent}";
         /// the [rows](rows.md) of customers: the path of a [file](rows.md#files), relative to the directory, or its lines
-        /// after a `|`; at most 1,000,000. They apply to all policies. weir warns of rows that do not fit: there the default
-        /// plan applies
+        /// after a `|`; at most 1,000,000. They apply to all policies. weir warns about rows that do not fit: their
+        /// customers have the default plan
         ROWS = "rows", super::ROWS, "none", "rows: \"domain,user,plan\\nshop,ann,gold\\n\"";
         /// list of sources, at most 100
         SOURCES: Option<Vec<NodeId>> = "sources", list(|| bounded_list(&reference("source"), 1, SOURCES_MAX)), "none",
@@ -68,21 +68,21 @@ mapping! {
         }), "`constant`", "{ask: user=ann, rate: 1/s, arrivals: poisson}";
         /// the requests of a burst
         BURST: Option<u32> = "burst", NUMBER, "none", "{ask: user=ann, rate: 1/s, arrivals: bursts, burst: 20}";
-        /// how long an admitted request takes, or the shortest and the longest time, all between equally likely: then it
-        /// settles its [holds and permits](semantics.md#holds-hd)
+        /// how long an admitted request takes, or the shortest and the longest time, with all times between them
+        /// equally likely. Then it settles its [holds and permits](semantics.md#holds-hd)
         LASTS: Option<Spread> = "lasts", form(spread, |reader, fields, key| {
             reader.parsed(fields, key, NAME_BYTES_MAX, spread_of)
         }), "it never settles", "{ask: user=ann, rate: 1/s, lasts: 1s..10s}";
-        /// the hits of each descriptor that it has used when it settles, or the fewest and the most, all between equally
-        /// likely; beside `lasts`
+        /// the hits of each descriptor that it has used when it settles, or the fewest and the most, with all
+        /// numbers between them equally likely; with `lasts`
         USED: Option<(u32, u32)> = "used", form(|| reference("range"), |reader, fields, key| {
             reader.parsed(fields, key, NAME_BYTES_MAX, used)
         }), "its own hits", "{ask: user=ann, hits: 2000, rate: 1/s, lasts: 5s, used: 10..500}";
-        /// when it begins and ends, after the start
+        /// when the source begins and ends, counted from the start
         FROM: Option<Micros> = "from", LENGTH, "all of `duration`", "{ask: user=ann, rate: 1/s, from: 5m}";
-        /// when it begins and ends, after the start
+        /// when the source begins and ends, counted from the start
         UNTIL: Option<Micros> = "until", LENGTH, "all of `duration`", "";
-        /// how many keys it has, all equally frequent; at most 5,000,000 in one file
+        /// how many keys the source has, all equally frequent; at most 5,000,000 in one file
         KEYS: Option<u32> = "keys", form(|| number(1, KEYS_MAX.into()), |reader, fields, key| reader.number(fields, key, 1)), "`1`", "{ask: user=u<n>, keys: 10, rate: 1/s}";
     }
 }
@@ -122,9 +122,9 @@ mapping! {
         TIME_FORMAT: Option<TimeFormat> = "time_format", form(|| words(&TimeFormat::NAMES), |reader, fields, key| {
             Ok(reader.choice(fields, key, &TimeFormat::NAMES)?.and_then(TimeFormat::named))
         }), "`rfc3339`", "";
-        /// the domain, where `<field>` is a value too
+        /// the domain. `<field>` is the value of that field, as in `ask`
         DOMAIN = "domain", super::DOMAIN, "that of the file", "";
-        /// the descriptors. `<field>` is the value of that field, `<a.b>` that of `b` in the object `a`
+        /// the descriptors. `<field>` is the value of that field, `<a.b>` is the value of `b` in the object `a`
         ASK = "ask", super::ASK, "required", "";
         /// how many hits each request costs: a number, or the name of a field, such as `tokens` or `usage.total`. The field has
         /// whole numbers up to 4,294,967,295; with 0 the request costs nothing
