@@ -18,7 +18,7 @@ use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
 use crate::support::sentinel::{FAILOVER_PATIENCE, FakeSentinel, MASTER, SentinelSet};
 use crate::support::served::Served;
-use crate::support::wait::{PATIENCE, until};
+use crate::support::wait::{PATIENCE, pace, until};
 
 /// A deadline that a healthy Redis is never near, and that a sick one is to reach.
 const SHORT: Duration = Duration::from_millis(300);
@@ -351,6 +351,20 @@ impl Group {
         Sentinels::new(MASTER, sentinels, redis).into()
     }
 
+    /// Two servers with this policy that reach the master by the sentinels.
+    fn serve(&self, policy: &str) -> [Served; 2] {
+        let settings = [
+            "store=redis".to_owned(),
+            "redis.timeout=500ms".to_owned(),
+            "redis.topology=sentinel".to_owned(),
+            format!("redis.url=redis://:{REDIS_PASSWORD}@{}/1", self.sentinels.hosts()),
+            format!("redis.sentinel.master={MASTER}"),
+            format!("redis.sentinel.password={SENTINEL_PASSWORD}"),
+        ];
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        [(); 2].map(|()| Served::start(policy, &settings))
+    }
+
     /// The server on this port.
     fn server(&mut self, port: u16) -> &mut RedisServer {
         self.servers.iter_mut().find(|server| server.port() == port).unwrap()
@@ -428,17 +442,7 @@ impl Operators {
             "domain: shop\ndescriptors: [{{key: user, rate_limit: {{requests_per_unit: {}, unit: day}}}}]\n",
             Self::OF_RULE
         );
-        let settings = [
-            "store=redis".to_owned(),
-            "redis.timeout=500ms".to_owned(),
-            "redis.topology=sentinel".to_owned(),
-            format!("redis.url=redis://:{REDIS_PASSWORD}@{}/1", group.sentinels.hosts()),
-            format!("redis.sentinel.master={MASTER}"),
-            format!("redis.sentinel.password={SENTINEL_PASSWORD}"),
-        ];
-        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
-        let servers = [Served::start(&policy, &settings), Served::start(&policy, &settings)];
-        Operators { servers, confirmed: BTreeMap::new(), unconfirmed: BTreeMap::new() }
+        Operators { servers: group.serve(&policy), confirmed: BTreeMap::new(), unconfirmed: BTreeMap::new() }
     }
 
     /// Sets the override of one more user by each server. Says how many of them were confirmed.
@@ -536,6 +540,98 @@ fn overrides_after_a_failover_by_order_are_those_of_the_newest_text() {
         |group, _| group.sentinels.fail_over(),
         |confirmed, first| first.into_iter().chain(confirmed.clone().pop_last()).collect(),
     );
+}
+
+/// Decisions by a replaced row that a replica makes until it has moved, at most: those of some ten milliseconds.
+const OUTDATED_MAX: u64 = 50;
+
+/// The row of a tenant, which one replica changes without a pause while others decide by another replica.
+#[derive(Debug, Default)]
+struct RowSeen {
+    stop: AtomicBool,
+    /// The newest number that a change was confirmed for. Each change has a higher one.
+    confirmed: AtomicU64,
+    decided: AtomicU64,
+    /// Decisions by a number that was replaced before they were asked for.
+    outdated: AtomicU64,
+}
+
+impl RowSeen {
+    fn change(&self, server: &Served) {
+        let mut number = 1;
+        while !self.stop.load(Ordering::SeqCst) {
+            number += 1;
+            let limits = format!(r#"[{{"requests":{number},"window_us":86400000000}}]"#);
+            let body = format!(r#"{{"domain":"shop","descriptor":"tenant=a","limits":{limits}}}"#);
+            match http::request(server.at.admin, "PUT", "/rows", &[], &body).unwrap() {
+                answer if answer.status == 200 => self.confirmed.store(number, Ordering::SeqCst),
+                answer => assert_eq!(answer.status, 503, "{}", answer.body),
+            }
+        }
+    }
+
+    fn ask(&self, server: &Served) {
+        let mut client = Client::connect(server.at.grpc);
+        while !self.stop.load(Ordering::SeqCst) {
+            pace(Instant::now() + Duration::from_millis(1));
+            let confirmed = self.confirmed.load(Ordering::SeqCst);
+            let Ok(answer) = client.ask(rls::look("shop", &[("tenant", "a")])) else { continue };
+            let limit = answer.statuses[0].current_limit.as_ref().expect("a limit");
+            self.decided.fetch_add(1, Ordering::SeqCst);
+            if u64::from(limit.requests_per_unit) < confirmed {
+                self.outdated.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Waits for more decisions and a further change.
+    fn goes_on(&self) {
+        let (decided, confirmed) = (self.decided.load(Ordering::SeqCst), self.confirmed.load(Ordering::SeqCst));
+        until("decisions and a change", FAILOVER_PATIENCE, || {
+            let has_more = self.decided.load(Ordering::SeqCst) >= decided + CALM;
+            (has_more && self.confirmed.load(Ordering::SeqCst) > confirmed).then_some(())
+        });
+    }
+}
+
+/// Replicas move to the new master one by one. Until a replica has moved, it decides by the rows of the old one: for some
+/// milliseconds, and never again afterwards. [rw-2]
+#[test]
+fn a_replica_decides_by_a_replaced_row_only_until_it_has_moved_to_the_new_master() {
+    const POLICY: &str = "\
+domain: shop
+descriptors:
+  - key: tenant
+    rows: {default: free}
+    rate_limit: {rate: 1/day, anchor: first_hit}
+";
+    let group = Group::start();
+    let servers = group.serve(POLICY);
+    let seen = RowSeen::default();
+    let before = group.sentinels.master().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| seen.change(&servers[0]));
+        until("the first row", PATIENCE, || (seen.confirmed.load(Ordering::SeqCst) > 0).then_some(()));
+        for _ in 0..CALLERS {
+            scope.spawn(|| seen.ask(&servers[1]));
+        }
+        seen.goes_on();
+        assert_eq!(seen.outdated.load(Ordering::SeqCst), 0, "{seen:?}");
+        group.sentinels.fail_over();
+        until("another master", FAILOVER_PATIENCE, || group.sentinels.master().filter(|master| *master != before));
+        until("no connection to the old master", FAILOVER_PATIENCE, || {
+            (!group.servers[0].command(&["CLIENT", "LIST"])?.contains("name=weir")).then_some(())
+        });
+        // A change that only the old master had is lost. The next one is written to the new one.
+        seen.goes_on();
+        let outdated = seen.outdated.load(Ordering::SeqCst);
+        println!("{outdated} decisions by a replaced row, {seen:?}");
+        assert!(outdated <= OUTDATED_MAX, "{seen:?}");
+        seen.goes_on();
+        seen.goes_on();
+        assert_eq!(seen.outdated.load(Ordering::SeqCst), outdated, "after all have moved: {seen:?}");
+        seen.stop.store(true, Ordering::SeqCst);
+    });
 }
 
 #[test]

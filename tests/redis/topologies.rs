@@ -21,6 +21,7 @@ use crate::support::process::{PolicyDirectory, Process, Weir};
 use crate::support::proxy::Proxy;
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
+use crate::support::served::Served;
 use crate::support::wait::PATIENCE;
 use crate::support::{http, served};
 
@@ -236,6 +237,38 @@ fn a_redis_that_checks_slots_at_one_address_decides_as_a_proxy() {
     });
     assert!(decided.iter().all(|admitted| *admitted));
     assert_eq!(cluster.runs("cluster|slots"), 0);
+}
+
+/// Rows, overrides and calls that decisions share, with a Redis whose scripts return numbers as texts.
+#[test]
+fn a_redis_whose_scripts_return_numbers_as_texts_decides_with_rows_and_overrides() {
+    let policy =
+        "domain: shop\ndescriptors: [{key: user, rows: {default: free}, rate_limit: {rate: 3/day, anchor: first_hit}}]";
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    proxy.numbers_as_texts();
+    let url = format!("redis.url={}", proxy.url());
+    let weir = Served::start(policy, &["store=redis", "redis.timeout=5s", "runtime.cores=1", &url]);
+    let put = |path: &str, user: &str, requests: u32, more: &str| {
+        let limits = format!(r#"[{{"requests":{requests},"window_us":86400000000}}]"#);
+        let body = format!(r#"{{"domain":"shop","descriptor":"user={user}","limits":{limits}{more}}}"#);
+        let answer = http::request(weir.at.admin, "PUT", path, &[], &body).unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    };
+    let admitted = |user: &str| {
+        let mut client = Client::connect(weir.at.grpc);
+        (0..20).filter(|_| client.admits("shop", "user", user)).count()
+    };
+    put("/rows", "row", 5, "");
+    put("/overrides", "override", 7, r#","for_us":3600000000,"reason":"x""#);
+    assert_eq!((admitted("row"), admitted("override"), admitted("new")), (5, 7, 3));
+    // The rows that the process knows are replaced while many ask.
+    put("/rows", "row", 9, "");
+    let more: usize = thread::scope(|scope| {
+        let asks = [(); 8].map(|()| scope.spawn(|| admitted("row")));
+        asks.into_iter().map(|asked| asked.join().unwrap()).sum()
+    });
+    assert_eq!(more, 4);
 }
 
 /// What the pipeline told its observer.

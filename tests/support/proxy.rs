@@ -24,6 +24,7 @@ pub struct Proxy {
 struct State {
     swallow: AtomicBool,
     silent: AtomicBool,
+    numbers_as_texts: AtomicBool,
     delay_us: AtomicU64,
     cut_after: AtomicUsize,
     connections: AtomicU64,
@@ -76,6 +77,12 @@ impl Proxy {
         self.state.silent.store(silent, Ordering::SeqCst);
     }
 
+    /// From now on numbers that a script computes reach the client as texts: each number in an array. This is how Redis'
+    /// relatives answer whose Lua has floats beside integers.
+    pub fn numbers_as_texts(&self) {
+        self.state.numbers_as_texts.store(true, Ordering::SeqCst);
+    }
+
     /// From now on every answer takes so much longer. Those of one connection are delayed one after the other.
     pub fn delay(&self, delay: Duration) {
         let micros = u64::try_from(delay.as_micros()).expect("a delay that a test can wait for");
@@ -114,8 +121,13 @@ fn pass(client: TcpStream, server: TcpStream, state: &Arc<State>) {
         });
     });
     let shared = state.clone();
+    let mut texts = NumbersAsTexts::default();
     thread::spawn(move || {
         copy(&server, &client, |bytes| {
+            if shared.numbers_as_texts.load(Ordering::SeqCst) {
+                *bytes = texts.of(bytes);
+            }
+            let bytes = bytes.len();
             if is_lost(&shared, &dead) || shared.swallow.load(Ordering::SeqCst) {
                 return Fate::Swallow;
             }
@@ -158,14 +170,15 @@ enum Fate {
     Cut(usize),
 }
 
-fn copy(mut from: &TcpStream, mut to: &TcpStream, mut judge: impl FnMut(usize) -> Fate) {
+fn copy(mut from: &TcpStream, mut to: &TcpStream, mut judge: impl FnMut(&mut Vec<u8>) -> Fate) {
     let mut chunk = vec![0; CHUNK_BYTES];
     while let Ok(bytes @ 1..) = from.read(&mut chunk) {
-        let sent = match judge(bytes) {
-            Fate::Pass => to.write_all(&chunk[..bytes]),
+        let mut read = chunk[..bytes].to_vec();
+        let sent = match judge(&mut read) {
+            Fate::Pass => to.write_all(&read),
             Fate::Swallow => Ok(()),
             Fate::Cut(bytes) => {
-                let _ = to.write_all(&chunk[..bytes]);
+                let _ = to.write_all(&read[..bytes]);
                 break;
             }
         };
@@ -176,6 +189,63 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, mut judge: impl FnMut(usize) -
     // A side that has already closed needs no more.
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
+}
+
+/// Answers in RESP, with the numbers of arrays as texts.
+#[derive(Default)]
+struct NumbersAsTexts {
+    line: Vec<u8>,
+    /// The bytes of a text that are still to come.
+    text_left: usize,
+    /// The elements that are still to come of each array that has begun.
+    left: Vec<usize>,
+}
+
+impl NumbersAsTexts {
+    fn of(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut written = Vec::new();
+        for &byte in bytes {
+            if self.text_left > 0 {
+                written.push(byte);
+                self.text_left -= 1;
+                if self.text_left == 0 {
+                    self.element_ends();
+                }
+                continue;
+            }
+            self.line.push(byte);
+            if byte == b'\n' {
+                let line = std::mem::take(&mut self.line);
+                self.add(&line, &mut written);
+            }
+        }
+        written
+    }
+
+    fn add(&mut self, line: &[u8], written: &mut Vec<u8>) {
+        let text = str::from_utf8(line).expect("lines of Redis are text").trim_end();
+        let (kind, rest) = text.split_at(1);
+        if kind == ":" && !self.left.is_empty() {
+            written.extend(format!("${}\r\n{rest}\r\n", rest.len()).bytes());
+        } else {
+            written.extend(line);
+        }
+        match (kind, rest.parse()) {
+            ("*", Ok(count @ 1..)) => self.left.push(count),
+            ("$", Ok(bytes)) => self.text_left = bytes + 2,
+            _ => self.element_ends(),
+        }
+    }
+
+    fn element_ends(&mut self) {
+        while let Some(left) = self.left.last_mut() {
+            *left -= 1;
+            if *left > 0 {
+                return;
+            }
+            self.left.pop();
+        }
+    }
 }
 
 fn clone(stream: &TcpStream) -> TcpStream {

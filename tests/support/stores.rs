@@ -199,15 +199,20 @@ pub struct Stores {
 impl Stores {
     /// Three empty stores; Redis' keys start with `prefix`.
     pub fn new(server: &RedisServer, prefix: &str, now: Micros) -> Self {
+        Self::with_redis_at(&server.url(), prefix, now)
+    }
+
+    /// The same with the Redis at this URL.
+    pub fn with_redis_at(url: &str, prefix: &str, now: Micros) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let clock = Arc::new(ManualClock::default());
         clock.set(now);
         let entered = runtime.enter();
-        let mut options = Options::new(Endpoint::parse(&server.url()).expect("its url"));
+        let mut options = Options::new(Endpoint::parse(url).expect("its url"));
         options.connections = 1;
         let redis = Redis::start(options, prefix).at(now);
         drop(entered);
-        let raw = redis::Client::open(server.url()).expect("its url").get_connection().expect("redis answers");
+        let raw = redis::Client::open(url).expect("its url").get_connection().expect("redis answers");
         Self {
             engine: Engine::new(clock.clone()),
             memory: Memory::new(KEYS_MAX, clock.clone(), Arc::new(Silent)),
