@@ -126,6 +126,48 @@ fn clients_behind_envoy_see_when_to_come_back() {
     }
 }
 
+/// Envoy's own `Retry-After` is the reset of a status that is over, which is weir's wait.
+#[test]
+fn the_retry_after_of_envoy_is_the_wait_and_that_of_weir_replaces_it() {
+    const OPTIONS: [&str; 2] = ["failure_mode_deny: true", "enable_retry_after_header: true"];
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    for of_weir in [None, Some("response.ietf_headers=on")] {
+        let settings = of_weir.map_or(vec![], |setting| vec!["--set", setting]);
+        let weir = Weir::start(&policies.path(), &[&["--store", "memory"][..], &settings].concat());
+        let envoy = Envoy::start_with_options(weir.grpc, &OPTIONS);
+        // An hour may end between two of them, but not for both users.
+        let answers: Vec<_> = ["ann", "bob"].iter().flat_map(|user| ask_five_times(&envoy, user)).collect();
+        assert!(answers.iter().any(|answer| answer.status == 429), "{answers:?}");
+        for answer in &answers {
+            match answer.status {
+                200 => assert_eq!(answer.header("retry-after"), None, "{answer:?}"),
+                _ => {
+                    assert_eq!(number(answer, "retry-after"), number(answer, "x-ratelimit-reset"), "{answer:?}");
+                    let lines = answer.headers.iter().filter(|(name, _)| name == "retry-after").count();
+                    assert_eq!(lines, 1, "{answer:?}");
+                }
+            }
+        }
+    }
+}
+
+/// The option decides for requests that weir does not answer. What weir answers, `on_error: deny` included, is not its matter.
+#[test]
+fn failure_mode_deny_percent_is_about_requests_without_an_answer() {
+    const NONE: &str = "failure_mode_deny_percent: {default_value: {numerator: 0}}";
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    for (on_error, expected) in [("deny", 429), ("error", 200)] {
+        let on_error = format!("on_error={on_error}");
+        let no_redis = ["--store", "redis", "--redis-url", "redis://127.0.0.1:1", "--set", "redis.ready_after=0s"];
+        let mut weir = Weir::start(&policies.path(), &[&no_redis[..], &["--set", &on_error]].concat());
+        let envoy = Envoy::start_with_options(weir.grpc, &["failure_mode_deny: true", NONE]);
+        assert_eq!(get(&envoy, &[("x-user", "ann")]).status, expected, "{on_error}");
+        weir.terminate();
+        weir.wait_for_exit();
+        assert_eq!(get(&envoy, &[("x-user", "ann")]).status, 200, "{on_error}");
+    }
+}
+
 /// With `failure_mode_deny` a weir that is gone stops the traffic; this shows that the filter asks.
 #[test]
 fn without_weir_nothing_passes() {

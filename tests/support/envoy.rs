@@ -63,6 +63,12 @@ impl Envoy {
         Envoy::with(ASKING, weir)
     }
 
+    /// Starts one whose rate limit filter has these lines in place of `failure_mode_deny: true`.
+    pub fn start_with_options(weir: SocketAddr, options: &[&str]) -> Envoy {
+        let lines = options.join("\n                      ");
+        Envoy::with(&ASKING.replace("failure_mode_deny: true", &lines), weir)
+    }
+
     /// Starts one whose cluster of weir has this name, which Envoy sends as `:authority`.
     pub fn start_with_cluster(weir: SocketAddr, name: &str) -> Envoy {
         let named = ASKING
@@ -96,8 +102,8 @@ impl Envoy {
         Envoy::with(&change(holds(weirs, model, estimate)), weirs[0])
     }
 
-    /// The same with a second filter on the route, of the domain `team`.
-    pub fn start_with_two_holds(weir: SocketAddr, model: SocketAddr, estimate: u64) -> Envoy {
+    /// The same with a second filter on the route. It differs from the first one in its name and in these texts.
+    pub fn start_with_two_holds(weir: SocketAddr, model: SocketAddr, estimate: u64, other: &[(&str, &str)]) -> Envoy {
         let with_one = holds(&[weir], model, estimate);
         // Between these lines is what one filter has on the route, and what it is.
         let part = |from: &str, to: &str| {
@@ -112,11 +118,8 @@ impl Envoy {
         let second = |text: &str| {
             let named = text.replace("envoy.filters.http.ratelimit:\n", "team:\n");
             let named = named.replace("- name: envoy.filters.http.ratelimit\n", "- name: team\n");
-            named
-                .replace("weir.ai", "weir.team")
-                .replace("domain: ai", "domain: team")
-                .replace("&user", "&user_team")
-                .replace("*user", "*user_team")
+            let named = named.replace("&user", "&user_team").replace("*user", "*user_team");
+            other.iter().fold(named, |text, (old, new)| text.replace(old, new))
         };
         let both = with_one.replacen(&on_route, &format!("{on_route}{}", second(&on_route)), 1);
         Envoy::with(&both.replacen(&filter, &format!("{filter}{}", second(&filter)), 1), weir)

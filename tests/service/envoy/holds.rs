@@ -167,12 +167,38 @@ fn two_filters_of_one_route_find_their_own_receipts() {
     let policies = PolicyDirectory::with_files(&files.map(|(domain, text)| (format!("{domain}.yaml"), text)));
     let weir = on_redis(&policies, &redis, &[]);
     let model = Model::start();
-    let envoy = Envoy::start_with_two_holds(weir.grpc, model.address, ESTIMATE);
+    let other = [("weir.ai", "weir.team"), ("domain: ai", "domain: team")];
+    let envoy = Envoy::start_with_two_holds(weir.grpc, model.address, ESTIMATE, &other);
     assert_eq!(ask(&envoy, "ann", 137, &[]), Some(200));
     wait_for_left(&weir, "ann", PER_MINUTE - 137, PER_MONTH - 137);
     until("the hold of the other domain to be settled", PATIENCE, || {
         (left_of(&weir, "team", "ann") == [PER_MINUTE - 137, PER_MONTH - 137]).then_some(())
     });
+}
+
+/// Two filters of one domain write their receipts to one key, unless one of them has a `metadata_namespace`.
+#[test]
+fn two_filters_of_one_domain_find_their_own_receipts_in_their_namespaces() {
+    let redis = RedisServer::start();
+    let policy = "domain: ai\ndescriptors: [{key: user, rate_limit: &limit {rate: 10_000/h, hold: true}}, {key: team, rate_limit: *limit}]";
+    let policies = PolicyDirectory::with_file("ai.yaml", policy);
+    let weir = on_redis(&policies, &redis, &[]);
+    let model = Model::start();
+    let other = [
+        ("descriptor_key: user", "descriptor_key: team"),
+        ("key: envoy.filters.http.ratelimit", "key: team"),
+        ("domain: ai", "domain: ai\n                      metadata_namespace: team"),
+    ];
+    let envoy = Envoy::start_with_two_holds(weir.grpc, model.address, ESTIMATE, &other);
+    assert_eq!(ask(&envoy, "ann", 137, &[]), Some(200));
+    for key in ["user", "team"] {
+        until("the hold to be settled", PATIENCE, || {
+            let answer = Client::connect(weir.grpc).ask(rls::look("ai", &[(key, "ann")])).expect("an answer");
+            (u64::from(answer.statuses[0].limit_remaining) == PER_MINUTE - 137).then_some(())
+        });
+    }
+    let lost = metric(weir.http, "weir_holds_total{domain=\"ai\",result=\"lost\"}");
+    assert_eq!(lost, Some(0));
 }
 
 /// What an Envoy that dies has opened stays charged until its window ends, and shows in the metrics.
