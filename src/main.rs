@@ -99,16 +99,18 @@ fn main() -> ExitCode {
             };
         }
         Command::Explain(arguments) => {
-            let read = arguments.dialect.clone();
+            let (read, caller) = (arguments.dialect.clone(), arguments.caller());
             let (out, notes) = (&mut stdout(), &mut stderr());
             match arguments.explained() {
-                Ok(Explained { policies: Policies::Files(directory), domain, descriptors }) => {
-                    explain::run(read.source(&directory), read.dialect(), &domain, &descriptors, out)
-                        .map_err(|error| error.to_string())
-                }
-                Ok(Explained { policies: Policies::Server(server), domain, descriptors }) => {
-                    explain::run_served(&server, &domain, &descriptors, out, notes).map_err(|error| error.to_string())
-                }
+                Ok(Explained { policies, domain, descriptors }) => caller
+                    .map_or(Ok(()), |(file, caller)| explain::caller(&file, &caller, &domain, out))
+                    .and_then(|()| match policies {
+                        Policies::Files(directory) => {
+                            explain::run(read.source(&directory), read.dialect(), &domain, &descriptors, out)
+                        }
+                        Policies::Server(server) => explain::run_served(&server, &domain, &descriptors, out, notes),
+                    })
+                    .map_err(|error| error.to_string()),
                 Err(reason) => return told(&reason, USAGE),
             }
         }

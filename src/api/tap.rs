@@ -53,6 +53,9 @@ pub struct Record<'a> {
     /// An instant in RFC 3339.
     pub time: String,
     pub domain: Cow<'a, str>,
+    /// The name of its caller, if callers have rights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller: Option<Cow<'a, str>>,
     pub hits: u32,
     pub descriptors: Vec<Descriptor<'a>>,
     pub verdict: Cow<'a, str>,

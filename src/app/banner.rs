@@ -25,7 +25,7 @@ pub(super) fn instance(settings: &Settings) -> Instance {
 }
 
 pub(super) struct Banner {
-    listeners: Vec<(&'static str, String)>,
+    listeners: Vec<(String, String)>,
     store: String,
     charging: &'static str,
     cores: usize,
@@ -52,10 +52,12 @@ impl Banner {
             Some(tls) if tls.client_ca_file.is_some() => " (TLS, clients need a certificate)",
             Some(_) => " (TLS)",
         };
-        let grpc = format!("{}{tls}", addresses.grpc);
-        let mut listeners =
-            vec![("grpc", grpc), ("http", addresses.http.to_string()), ("admin", addresses.admin.to_string())];
-        listeners.extend(addresses.metrics.map(|address| ("metrics", address.to_string())));
+        let grpc = addresses.grpc.iter().map(|listener| {
+            (listener.name.clone(), format!("{}{}", listener.endpoint, if listener.is_plain { "" } else { tls }))
+        });
+        let others = [("http", Some(addresses.http)), ("admin", Some(addresses.admin)), ("metrics", addresses.metrics)];
+        let others = others.into_iter().filter_map(|(name, address)| Some((name.to_owned(), address?.to_string())));
+        let listeners = grpc.chain(others).collect();
         Self {
             listeners,
             store,

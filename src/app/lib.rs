@@ -5,6 +5,7 @@
 
 mod alerts;
 mod banner;
+mod callers;
 mod certificates;
 mod exports;
 mod listeners;
@@ -41,6 +42,8 @@ use weir_tls::files::FileError;
 
 use self::banner::Banner;
 pub use self::banner::COMMIT;
+use self::callers::CallerFile;
+pub use self::callers::listening;
 use self::exports::Exports;
 pub use self::listeners::{Addresses, Listeners};
 pub use self::log::{flush_log, set_up_log};
@@ -131,6 +134,7 @@ async fn serve_on(
     // Opens everything that the settings name: a mistake ends the start.
     let tls = certificates::open(&settings.listen).await?;
     let metrics = Arc::new(Metrics::new(metrics::options(&settings)?));
+    let callers = CallerFile::open(&settings, &metrics).await?;
     let exports = Exports::open(&settings, &metrics).await?;
     let stores = Stores::new(&settings, &metrics)?;
     let mut server = Server::new(settings, metrics, stores, shutdown);
@@ -142,7 +146,9 @@ async fn serve_on(
 
     // Callers get answers from here on. Health is NOT_SERVING until the stores have answered.
     let banner = Banner::new(&server.settings, &listeners.addresses, &policies.current());
-    let mut serving = server.listen(listeners, tls.clone(), exports.tracer(), &policies).await?;
+    let in_force = callers.as_ref().map(|file| file.in_force().clone());
+    let mut serving = server.listen(listeners, tls.clone(), exports.tracer(), in_force, &policies).await?;
+    server.follow_callers(callers);
     let first_rows = server.follow_changes(tls, policies, reload, serving.overrides.clone(), serving.rows.clone());
     let notified = manager.map(|manager| server.notify(manager, &mut serving));
     banner.show(server.settings.log.format);

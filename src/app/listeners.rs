@@ -6,8 +6,9 @@ use std::net::{SocketAddr, TcpListener};
 use tokio::net::TcpSocket;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use weir_http2::Transport;
 use weir_lifecycle::Supervisor;
-use weir_settings::Endpoint;
+use weir_settings::{Endpoint, NamedEndpoint};
 
 use super::AppError;
 
@@ -49,7 +50,7 @@ impl RuntimeThread {
 /// Bound listeners. Callers can connect, but wait until weir serves them.
 #[derive(Debug)]
 pub struct Listeners {
-    pub(super) grpc: weir_grpc::Listener,
+    pub(super) grpc: Vec<weir_grpc::NamedListener>,
     pub(super) http: TcpListener,
     pub(super) admin: TcpListener,
     pub(super) metrics: Option<TcpListener>,
@@ -60,7 +61,7 @@ pub struct Listeners {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// gRPC: decisions, health, reflection.
-    pub grpc: Endpoint,
+    pub grpc: Vec<NamedEndpoint>,
     /// HTTP: `/json`, health, `/metrics`.
     pub http: SocketAddr,
     /// The operator's paths.
@@ -75,7 +76,13 @@ impl Listeners {
     /// # Errors
     /// The first address that cannot be bound.
     pub async fn bind(listen: &weir_settings::Listen) -> Result<Self, AppError> {
-        let (grpc, grpc_address) = bind_grpc(listen).await?;
+        let (mut grpc, mut grpc_addresses) = (Vec::new(), Vec::new());
+        for listener in &listen.grpc {
+            let (socket, endpoint) = bind_grpc(&listener.endpoint, listen.socket_mode).await?;
+            let transport = if listener.is_plain { Transport::Plain } else { Transport::Secured };
+            grpc.push(weir_grpc::NamedListener { name: listener.name.clone(), transport, socket });
+            grpc_addresses.push(NamedEndpoint { endpoint, ..listener.clone() });
+        }
         let (http, http_address) = bind("http", listen.http)?;
         let (admin, admin_address) = bind("admin", listen.admin)?;
         let (metrics, metrics_address) = match listen.metrics {
@@ -83,7 +90,7 @@ impl Listeners {
             None => (None, None),
         };
         let addresses =
-            Addresses { grpc: grpc_address, http: http_address, admin: admin_address, metrics: metrics_address };
+            Addresses { grpc: grpc_addresses, http: http_address, admin: admin_address, metrics: metrics_address };
         Ok(Self { grpc, http, admin, metrics, addresses })
     }
 
@@ -92,16 +99,16 @@ impl Listeners {
     }
 }
 
-async fn bind_grpc(listen: &weir_settings::Listen) -> Result<(weir_grpc::Listener, Endpoint), AppError> {
-    match &listen.grpc {
+async fn bind_grpc(endpoint: &Endpoint, socket_mode: u32) -> Result<(weir_grpc::Listener, Endpoint), AppError> {
+    match endpoint {
         Endpoint::Tcp(address) => {
             let (listener, address) = bind("grpc", *address)?;
             Ok((weir_grpc::Listener::Tcp(listener), Endpoint::Tcp(address)))
         }
         Endpoint::Unix(path) => {
-            let bound = weir_grpc::Listener::bind_unix(path, listen.socket_mode).await;
-            let listener = bound.map_err(|reason| refused("grpc", listen.grpc.clone(), reason))?;
-            Ok((listener, listen.grpc.clone()))
+            let bound = weir_grpc::Listener::bind_unix(path, socket_mode).await;
+            let listener = bound.map_err(|reason| refused("grpc", endpoint.clone(), reason))?;
+            Ok((listener, endpoint.clone()))
         }
     }
 }

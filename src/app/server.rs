@@ -10,18 +10,20 @@ use weir_http::{AdminOptions, ConnectionBounds, JsonOptions, Needs, ServiceState
 use weir_lifecycle::{
     Done, Life, MemoryPart, Phase, Phases, Pulse, ServiceManager, Shutdown, Supervisor, memory_limit, stuck_for,
 };
+use weir_limiter::callers::{CallersInForce, Sender};
 use weir_limiter::overrides::OverrideTable;
 use weir_limiter::rows::RowTable;
 use weir_limiter::{Limiter, Options, Policies};
 use weir_policies::Dialect;
 use weir_rls::configured;
-use weir_settings::{PolicySource, Settings};
+use weir_settings::{HTTP_LISTENER, PolicySource, Settings};
 use weir_store::SystemClock;
 use weir_telemetry::metrics::{Metrics, Number, Protocol};
 use weir_telemetry::shed::ShedReason;
 use weir_telemetry::traces::Tracer;
 use weir_tls::server::ServerTls;
 
+use super::callers::CallerFile;
 use super::certificates::Certificates;
 use super::listeners::{Listeners, RuntimeThread};
 use super::policies::{self, Reload};
@@ -158,6 +160,7 @@ impl Server {
         listeners: Listeners,
         tls: Option<Arc<ServerTls>>,
         tracer: Option<Arc<Tracer>>,
+        callers: Option<Arc<CallersInForce>>,
         policies: &Arc<Policies>,
     ) -> Result<Serving, AppError> {
         let Self { settings, metrics, supervisor, life, control, .. } = self;
@@ -186,11 +189,11 @@ impl Server {
             metrics.observer(),
         ));
         let limiter = limiters.limiter(control, Protocol::Http);
-        let site = Arc::new(self.site(limiter, table.clone(), row_table.clone(), tracer.clone()));
+        let site = Arc::new(self.site(limiter, table.clone(), row_table.clone(), tracer.clone(), callers.clone()));
 
         let listening = RuntimeThread::listeners(supervisor)?;
         let long = RuntimeThread::long(supervisor)?;
-        let served = self.grpc_options(tls, tracer, long.runtime.clone());
+        let served = self.grpc_options(tls, tracer, callers, long.runtime.clone());
         let health = Health::starting().await;
         let dialled = settings.redis.connect_timeout + settings.redis.timeout;
         let warm_up = Arc::new(WarmUp::new(served.cores.get() * control.remote().count(), dialled));
@@ -230,6 +233,7 @@ impl Server {
         overrides: Arc<OverrideTable>,
         rows: Arc<RowTable>,
         tracer: Option<Arc<Tracer>>,
+        callers: Option<Arc<CallersInForce>>,
     ) -> Site {
         let settings = &self.settings;
         let tokens = settings.admin_token_file.clone().map(|path| Arc::new(weir_http::TokenFile::new(path)));
@@ -250,6 +254,7 @@ impl Server {
                 receipt_key: settings.holds.receipt_key.clone(),
                 request_bytes: settings.limits.request_bytes,
                 tracer,
+                sender: callers.map(|callers| Sender::new(callers, HTTP_LISTENER.into(), Some(Box::default()))),
             },
             admin: AdminOptions {
                 endpoints: settings.admin_endpoints,
@@ -269,6 +274,7 @@ impl Server {
         &self,
         tls: Option<Arc<ServerTls>>,
         tracer: Option<Arc<Tracer>>,
+        callers: Option<Arc<CallersInForce>>,
         long: Handle,
     ) -> weir_grpc::Options {
         let Settings { grpc, holds, limits, listen, response, runtime, .. } = &self.settings;
@@ -291,7 +297,15 @@ impl Server {
             },
             tls,
             max_age: (!age.is_zero()).then_some(weir_http2::MaxAge { age, grace }),
+            callers,
             long,
+        }
+    }
+
+    /// Starts the task that applies changes of the file of callers, if there is one.
+    pub(super) fn follow_callers(&self, callers: Option<CallerFile>) {
+        if let Some(callers) = callers {
+            self.supervisor.task("callers", callers.follow(self.shutdown.reloads(), self.life.clone()));
         }
     }
 

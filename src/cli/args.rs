@@ -312,6 +312,12 @@ pub struct ExplainArguments {
     /// Explain what a running server has in force: its admin listener, HOST:PORT
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["compatible", "merge_domains", "overlay"])]
     server: Option<AdminServer>,
+    /// Say what this caller may do for the request; needs --callers
+    #[arg(long, value_name = "NAME", requires = "callers")]
+    caller: Option<String>,
+    /// The file of callers, as with callers.file
+    #[arg(long, value_name = "FILE", requires = "caller")]
+    callers: Option<PathBuf>,
     /// How the files are read.
     #[command(flatten)]
     pub dialect: DialectArguments,
@@ -377,6 +383,11 @@ pub struct Explained {
 }
 
 impl ExplainArguments {
+    /// The file of callers, and the name of the caller in it.
+    pub fn caller(&self) -> Option<(PathBuf, String)> {
+        self.callers.clone().zip(self.caller.clone())
+    }
+
     /// The request that the words describe.
     ///
     /// # Errors
@@ -551,7 +562,7 @@ mod tests {
         ]);
         let settings = arguments.settings([]).unwrap();
         assert_eq!(settings.policies.directory, PathBuf::from("p"));
-        assert_eq!(settings.listen.grpc.tcp().map(|address| address.port()), Some(1));
+        assert_eq!(settings.listen.grpc[0].endpoint.tcp().map(|address| address.port()), Some(1));
         assert_eq!(settings.listen.http.port(), 2);
         assert_eq!(settings.listen.admin.port(), 3);
         assert_eq!(settings.store, StoreKind::Redis);

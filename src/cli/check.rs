@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use weir_engine::callers::Callers;
 use weir_engine::limit::COUNTS;
 use weir_engine::network::Network;
 use weir_engine::overrides::Numbers;
@@ -14,11 +15,11 @@ use weir_engine::words::{counted, printable};
 use weir_engine::{Domain, KeyValue, Limit, Matcher, Mode, PolicySet, Rule};
 use weir_lab::testing::Strictness;
 use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowRefused, check_of_file};
-use weir_policies::files::{Source, is_overlay, is_test, is_traffic, row_files};
+use weir_policies::files::{Source, is_callers, is_overlay, is_test, is_traffic, row_files};
 use weir_policies::traffic_file::{self, Origin, Sources};
 use weir_policies::{
     Dialect, DomainOutline, Loaded, Outline, OverlayFile, PROBLEMS_MAX, Problems, RowsBeside, check_warnings,
-    check_warnings_with, load, test_file,
+    check_warnings_with, load, read_callers, test_file,
 };
 use weir_settings::{PolicySource, Settings, StoreKind};
 use weir_text::{amount, instant_text, parameters, spell};
@@ -46,6 +47,9 @@ pub enum Failed {
     Rows(Vec<String>),
     #[error("{0}")]
     Server(#[from] NoPolicies),
+    /// The file of callers has no such caller.
+    #[error("{0}")]
+    Caller(String),
     /// A server refuses newer policies and keeps its old ones.
     #[error("these policies are in force, and newer ones are refused:\n{}", .0.join("\n"))]
     Refused(Vec<String>),
@@ -57,7 +61,7 @@ pub enum Failed {
 }
 
 /// Validates policies and writes a tree of their domains, descriptors and limits, then the warnings and totals. A single
-/// file can also be one of tests, traffic or overlays.
+/// file can also be one of tests, traffic, overlays or callers.
 ///
 /// # Errors
 /// When policies are wrong; then nothing is written. When writing fails, or when there are warnings that count
@@ -84,6 +88,7 @@ fn other_file(path: &Path) -> Option<Check> {
         _ if is_test(path) => tests,
         _ if is_traffic(path) => traffic,
         _ if is_overlay(path) => overlays,
+        _ if is_callers(path) => callers,
         _ => return None,
     };
     path.is_file().then_some(check)
@@ -99,10 +104,17 @@ pub fn run_settings(
     strictness: Strictness,
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
+    let callers = callers_by_settings(settings)?;
     let Some((loaded, source)) = read_by_settings(settings, directory)? else {
         writeln!(out, "policies.source is xds: a control plane has the policies, so there are no files to check")?;
+        if let Some(callers) = callers {
+            writeln!(out, "{callers}")?;
+        }
         return settings.policies.overlay.as_deref().map_or(Ok(()), |path| overlays(path, out));
     };
+    if let Some(callers) = callers {
+        writeln!(out, "{callers}\n")?;
+    }
     checked(loaded, &source, Some(settings), strictness, out)
 }
 
@@ -116,6 +128,13 @@ fn read_by_settings(settings: &Settings, directory: Option<PathBuf>) -> Result<O
     let source = Source { directory: directory.unwrap_or_else(|| of_settings.directory.clone()), ..of_settings };
     let loaded = load(&source, weir_policies::Dialect::of(&settings.policies)).map_err(Failed::Policies)?;
     Ok(Some((loaded, source)))
+}
+
+/// The total of the callers that `weir serve` reads with these settings, if there are any.
+fn callers_by_settings(settings: &Settings) -> Result<Option<String>, Failed> {
+    let Some(path) = settings.callers_file.as_deref() else { return Ok(None) };
+    let callers = read_callers(path, Some(&weir_app::listening(&settings.listen))).map_err(Failed::Policies)?;
+    Ok(Some(total_of_callers(path, &callers)))
 }
 
 /// Adds the warnings to policies, and reads the files of rows beside them. Returns the totals of the rows, if there are any.
@@ -220,6 +239,17 @@ fn overlays(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
     let (name, overlays) = (printable(&path.display().to_string()), counted(file.count(), "overlay"));
     writeln!(out, "{name}: {overlays}; --overlay adds them to policies")?;
     Ok(())
+}
+
+/// Validates a file of callers by itself and writes its total.
+fn callers(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
+    let callers = read_callers(path, None).map_err(Failed::Policies)?;
+    writeln!(out, "{}", total_of_callers(path, &callers))?;
+    Ok(())
+}
+
+fn total_of_callers(path: &Path, callers: &Callers) -> String {
+    format!("{}: {}", printable(&path.display().to_string()), counted(callers.list().len(), "caller"))
 }
 
 /// Writes policies: the tree, the warnings, then totals. `servers` is the `on_error` of the server.

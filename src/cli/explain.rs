@@ -3,15 +3,16 @@
 //! The engine matches the entries. The outline of the files has only the places, and the keys that would have matched.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use weir_api::overrides::ShownOverride;
 use weir_engine::descriptor::{as_entries, spell_entries};
 use weir_engine::key::{write_key, write_tag};
 use weir_engine::policy::{Match, Step};
-use weir_engine::words::printable;
-use weir_engine::{Domain, Entry, Matcher, Micros, Override, Overrides, Phase, Rule, Term};
+use weir_engine::words::{counted, printable};
+use weir_engine::{Domain, Entry, Hits, Matcher, Micros, Override, Overrides, Phase, Rule, Term};
 use weir_policies::files::Source;
-use weir_policies::{Dialect, DomainOutline, Loaded, Outline, load};
+use weir_policies::{Dialect, DomainOutline, Loaded, Outline, load, read_callers};
 use weir_store::{Clock as _, SystemClock};
 use weir_text::{instant_text, nearest, next_begin, phase};
 
@@ -36,6 +37,37 @@ pub fn run(
 ) -> Result<(), Failed> {
     let loaded = load(&source.into(), dialect).map_err(Failed::Policies)?;
     write(&loaded, THE_SERVERS, &[], &[], domain, descriptors, out)?;
+    Ok(())
+}
+
+/// Writes what a caller of a file may do in a domain.
+///
+/// # Errors
+/// When the file is wrong or has no such caller, or when writing fails.
+pub fn caller(path: &Path, name: &str, domain: &str, out: &mut dyn Write) -> Result<(), Failed> {
+    let callers = read_callers(path, None).map_err(Failed::Policies)?;
+    let names = || callers.list().iter().map(|caller| &*caller.name);
+    let Some(caller) = callers.list().iter().find(|caller| &*caller.name == name) else {
+        let hint = match nearest(name, names()) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => format!("there is {}", some_of(names().map(printable))),
+        };
+        return Err(Failed::Caller(format!("{}: no caller {name:?}, {hint}", printable(&path.display().to_string()))));
+    };
+    let file = printable(&path.display().to_string());
+    let may = match caller.domains.has(domain) {
+        false => format!("nothing in this domain: its domains are {}", printable(&caller.domains.to_string())),
+        true => {
+            let rights: Vec<_> = caller.may.names().collect();
+            let most = if caller.hits_max == Hits::MAX {
+                String::new()
+            } else {
+                format!(", at most {} of a descriptor", counted(caller.hits_max, "hit"))
+            };
+            format!("{} in this domain{most}", rights.join(", "))
+        }
+    };
+    writeln!(out, "caller {name}   {file}\n  may {may}\n")?;
     Ok(())
 }
 

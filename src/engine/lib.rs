@@ -7,6 +7,7 @@ pub mod algorithm;
 pub mod arith;
 pub mod automaton;
 mod branch;
+pub mod callers;
 pub mod charge;
 pub mod crossing;
 pub mod decision;

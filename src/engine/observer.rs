@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::algorithm::CountedWindow;
+use super::callers::Refusal;
 use super::charge::{Charge, Group, Mode, Operation};
 use super::decision::Outcome;
 use super::descriptor::{Entry, Hits};
@@ -33,6 +34,9 @@ pub trait Observer: Send + Sync {
     /// A request could not be read, so its content is unknown. [`Observer::decided`] is called too, with
     /// [`DecisionResult::Invalid`].
     fn unreadable(&self) {}
+
+    /// A caller may not send a request. [`Observer::decided`] is called too, with [`DecisionResult::NotAllowed`]. [cr-5]
+    fn not_allowed(&self, _refused: &RefusedCaller<'_>) {}
 
     /// A request named a domain that no policy has, with this many descriptors. [`Observer::decided`] is called too,
     /// with [`DecisionResult::UnknownDomain`].
@@ -107,6 +111,11 @@ pub trait AnsweredRequest {
     fn domain(&self) -> &str;
 
     fn result(&self) -> DecisionResult;
+
+    /// The name of its caller, if callers have rights.
+    fn caller(&self) -> Option<&str> {
+        None
+    }
 
     /// How many descriptors it has.
     fn descriptors(&self) -> usize;
@@ -183,6 +192,19 @@ pub struct StoreCall {
     pub took: Duration,
     /// Whether the store is in this process. Then the call was no round trip.
     pub is_immediate: bool,
+}
+
+/// A request that its caller may not send.
+#[derive(Clone, Copy, Debug)]
+pub struct RefusedCaller<'a> {
+    /// None if no caller is known by the certificate or the listener.
+    pub caller: Option<&'a str>,
+    pub refusal: Refusal,
+    /// The domain of the request.
+    pub domain: &'a str,
+    pub listener: &'a str,
+    /// The names of the client's certificate.
+    pub names: &'a [Box<str>],
 }
 
 /// One limit's part of a decision, for counting.
@@ -268,6 +290,8 @@ crate::named! {
         UnknownDomain = "unknown_domain",
         /// No policies were loaded yet.
         NoPolicies = "no_policies",
+        /// Its caller may not send it.
+        NotAllowed = "not_allowed",
         /// The store did not answer, or not in time.
         StoreFailed = "store_failed",
     }

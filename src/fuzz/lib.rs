@@ -136,6 +136,20 @@ pub fn overlays(data: &[u8]) {
     }
 }
 
+/// A file of callers.
+/// Panics when it is refused without a problem, or when a name belongs to a caller that does not have it.
+pub fn callers(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match weir_policies::parse_callers("fuzz.callers.yaml", &text, None) {
+        Ok(callers) => {
+            for name in ["spiffe://mesh/ns/a/../b", "spiffe://mesh//b", "*.mesh", "envoy.mesh\0", ""] {
+                assert!(callers.find(&[name.into()], "").is_err(), "{name:?}");
+            }
+        }
+        Err(problems) => assert!(problems.count() > 0 && (1..=PROBLEMS_MAX).contains(&problems.list().len())),
+    }
+}
+
 /// A file of tests.
 /// Panics when it is refused without a problem.
 pub fn tests(data: &[u8]) {
@@ -307,6 +321,11 @@ mod tests {
     #[test]
     fn overlays() {
         run("overlays", super::overlays);
+    }
+
+    #[test]
+    fn callers() {
+        run("callers", super::callers);
     }
 
     #[test]

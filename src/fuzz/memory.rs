@@ -9,7 +9,7 @@ use weir_http::fuzz::{override_body, row_body};
 use weir_lab::simulation::traffic::Traffic;
 use weir_limiter::overrides::fuzz as overrides;
 use weir_limiter::rows::fuzz as rows;
-use weir_policies::{Dialect, OverlayFile, Sources, row_file, test_file, traffic_file};
+use weir_policies::{Dialect, OverlayFile, Sources, parse_callers, row_file, test_file, traffic_file};
 use weir_rls::{json, lenient, receipts};
 use weir_settings::Layer;
 use weir_telemetry::mapper::Mapper;
@@ -191,16 +191,22 @@ fn tests(bytes: &[u8]) {
     let _ = test_file::parse(&"a.test.yaml".into(), text(bytes), Path::new(""));
     let _ = traffic_file::parse(&"a.traffic.yaml".into(), text(bytes), Path::new(""));
     let _ = OverlayFile::of("a.overlay.yaml", text(bytes));
+    let _ = parse_callers("a.callers.yaml", text(bytes), None);
 }
 
-/// Tests, traffic and overlays.
+/// Tests, traffic, overlays and callers.
 fn test_files() -> Vec<Vec<u8>> {
     let bytes = 512 * KIB;
     let aliased =
         format!("a: &a [{}x]\noverlays:\n- {{domain: d, descriptors: [a], metadata: {{a: [", "x,".repeat(1_000));
     let overlay = "- {domain: d, descriptors: [a], on_error: deny}\n";
     let overlays = format!("overlays:\n{}", overlay.repeat(1_000));
-    [yaml(bytes), vec![many(&aliased, "*a,", "*a]}}", bytes), overlays.into_bytes()]].concat()
+    let caller = |n: usize| {
+        format!("- {{name: c{n}, certificates: [c{n}.x, 'spiffe://x/{n}/*'], domains: [d{n}], may: [peek]}}\n")
+    };
+    let callers = format!("callers:\n{}", (0..5_000).map(caller).collect::<String>());
+    let others = vec![many(&aliased, "*a,", "*a]}}", bytes), overlays.into_bytes(), callers.into_bytes()];
+    [yaml(bytes), others].concat()
 }
 
 fn lines(bytes: &[u8]) {
@@ -329,7 +335,7 @@ fn decoders() -> Vec<Decoder> {
         Decoder { name: "a receipt", decode: receipt, inputs: receipts() },
         Decoder { name: "the resources of an xDS response", decode: resources, inputs: resource_contents() },
         Decoder { name: "policy files", decode: policies, inputs: yaml(512 * KIB) },
-        Decoder { name: "a file of tests, of traffic or of overlays", decode: tests, inputs: test_files() },
+        Decoder { name: "a file of tests, of traffic, of overlays or of callers", decode: tests, inputs: test_files() },
         Decoder { name: "a record, an access log", decode: lines, inputs: line_files() },
         Decoder { name: "overrides in the store", decode: overrides, inputs: override_lines() },
         Decoder { name: "a row in the store", decode: rows, inputs: row_texts() },

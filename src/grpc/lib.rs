@@ -33,6 +33,7 @@ use tonic::server::NamedService;
 use weir_http2::{Connections, MaxAge, Memory};
 use weir_lifecycle::{Done, Heart, Life, Phase, Pulse, Supervisor, pulse};
 use weir_limiter::Limiter;
+use weir_limiter::callers::{CallersInForce, Sender};
 use weir_rls::proto::FILE_DESCRIPTOR_SET;
 use weir_telemetry::complaint::Complaint;
 use weir_telemetry::shed::{ShedCounts, ShedReason};
@@ -40,9 +41,10 @@ use weir_tls::server::ServerTls;
 
 use self::balance::{Balance, LOOK_EVERY};
 use self::health::Health;
-pub use self::listener::{BACKLOG, Listener, SocketFile};
+use self::listener::AllIncoming;
+pub use self::listener::{BACKLOG, Listener, NamedListener, SocketFile};
 pub use self::load::Load;
-use self::load::{Accepted, Socket};
+use self::load::{Accepted, Origin, Socket};
 use self::other::Streams;
 use self::service::{Connected, Other, RateLimits, Services};
 pub use self::service::{Messages, SERVICE_NAME, SHOULD_RATE_LIMIT};
@@ -74,6 +76,8 @@ pub struct Options {
     pub tls: Option<Arc<ServerTls>>,
     /// The maximum age of connections. None for no maximum.
     pub max_age: Option<MaxAge>,
+    /// The callers and their rights. None: everyone may do everything.
+    pub callers: Option<Arc<CallersInForce>>,
     /// The runtime that decides requests with long messages.
     pub long: Handle,
 }
@@ -100,7 +104,7 @@ pub fn start<F>(
     supervisor: &Supervisor,
     life: &Life,
     accepting: &Handle,
-    listener: Listener,
+    listeners: Vec<NamedListener>,
     options: &Options,
     health: &Health,
     limiter: F,
@@ -130,12 +134,14 @@ where
         let done = supervisor.thread(&format!("grpc-{core}"), move || {
             let served = runtime.block_on(async {
                 let limits = RateLimits { limiter: limiter(core), long: options.long, messages: options.messages };
-                let services = services(limits, load, &health, streams)?;
+                let reads_names = options.callers.is_some();
+                let services = services(limits, load, &health, streams, options.callers)?;
                 let options = weir_http2::Options {
                     runtimes: options.cores.get(),
                     connections_max: CONNECTIONS_MAX,
                     tls: options.tls,
                     max_age: options.max_age,
+                    reads_names,
                 };
                 serve(services, Connections::new(options, &memory), accepted, life, heart).await
             });
@@ -154,11 +160,17 @@ where
     };
     let (pulse, heart) = pulse();
     serving.pulses.push(pulse);
-    serving.done.push(supervisor.task_on(accepting, "grpc acceptor", acceptor.run(listener, life.clone(), heart)));
+    serving.done.push(supervisor.task_on(accepting, "grpc acceptor", acceptor.run(listeners, life.clone(), heart)));
     Ok(serving)
 }
 
-fn services(limits: RateLimits, load: Load, health: &Health, streams: Streams) -> Result<Arc<Services>, String> {
+fn services(
+    limits: RateLimits,
+    load: Load,
+    health: &Health,
+    streams: Streams,
+    callers: Option<Arc<CallersInForce>>,
+) -> Result<Arc<Services>, String> {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -172,6 +184,7 @@ fn services(limits: RateLimits, load: Load, health: &Health, streams: Streams) -
         reflection_v1: other(reflection().build_v1().map_err(refused)?),
         reflection_v1alpha: other(reflection().build_v1alpha().map_err(refused)?),
         streams,
+        callers,
     }))
 }
 
@@ -223,9 +236,11 @@ async fn serve(
 }
 
 fn take_over(accepted: Accepted, services: &Arc<Services>, connections: &mut Connections) -> io::Result<()> {
-    let Accepted { socket, counted } = accepted;
-    let connected = |peer: &_| Connected {
-        services: services.clone(),
+    let Accepted { socket, origin, counted } = accepted;
+    let (services, transport) = (services.clone(), origin.transport);
+    let connected = move |peer: &_, names| Connected {
+        sender: services.callers.clone().map(|callers| Arc::new(Sender::new(callers, origin.name.clone(), names))),
+        services,
         peer: Arc::clone(peer),
         streams: Arc::default(),
         _counted: counted,
@@ -234,9 +249,9 @@ fn take_over(accepted: Accepted, services: &Arc<Services>, connections: &mut Con
         Socket::Tcp(stream) => {
             // A connection that its peer has closed has no address any more.
             let address = stream.peer_addr().ok().map(|address| address.ip());
-            connections.serve(TcpStream::from_std(stream)?, address, connected);
+            connections.serve(TcpStream::from_std(stream)?, address, transport, connected);
         }
-        Socket::Unix(stream) => connections.serve(UnixStream::from_std(stream)?, None, connected),
+        Socket::Unix(stream) => connections.serve(UnixStream::from_std(stream)?, None, transport, connected),
     }
     Ok(())
 }
@@ -266,13 +281,14 @@ struct Acceptor {
 
 struct Waiting {
     socket: Socket,
+    origin: Arc<Origin>,
     since: Instant,
 }
 
 impl Acceptor {
-    /// Runs until draining begins, and then closes the listener.
-    async fn run(mut self, listener: Listener, life: Life, mut heart: Heart) -> Result<(), String> {
-        let incoming = listener.incoming();
+    /// Runs until draining begins, and then closes the listeners.
+    async fn run(mut self, listeners: Vec<NamedListener>, life: Life, mut heart: Heart) -> Result<(), String> {
+        let incoming = AllIncoming::new(listeners);
         let mut incoming = incoming.map_err(|error| format!("cannot accept connections: {error}"))?;
         let mut draining = std::pin::pin!(life.reached(Phase::Draining));
         let mut looks = tokio::time::interval(LOOK_EVERY);
@@ -286,15 +302,15 @@ impl Acceptor {
                 }
                 () = heart.beat() => continue,
                 () = tokio::time::sleep(HANDOVER_PAUSE), if self.waiting.is_some() => {
-                    if let Some(Waiting { socket, since }) = self.waiting.take() {
-                        self.hand_over(socket, since);
+                    if let Some(Waiting { socket, origin, since }) = self.waiting.take() {
+                        self.hand_over(socket, origin, since);
                     }
                     continue;
                 }
                 accepted = incoming.next(), if self.waiting.is_none() => accepted,
             };
             match accepted {
-                Ok(socket) => self.hand_over(socket, Instant::now()),
+                Ok((socket, origin)) => self.hand_over(socket, origin, Instant::now()),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     self.complain(&format!("cannot accept a connection: {error}"));
@@ -305,7 +321,7 @@ impl Acceptor {
     }
 
     /// Gives a connection, which has waited `since` then, to a runtime. If none has room, it waits.
-    fn hand_over(&mut self, socket: Socket, since: Instant) {
+    fn hand_over(&mut self, socket: Socket, origin: Arc<Origin>, since: Instant) {
         let open: usize = self.runtimes.iter().map(|(load, _)| load.connections()).sum();
         if open >= CONNECTIONS_MAX {
             self.shed.add(ShedReason::Full);
@@ -314,13 +330,13 @@ impl Acceptor {
         }
         let has_room = self.runtimes.iter().any(|(_, runtime)| runtime.capacity() > 0);
         if !has_room && since.elapsed() < HANDOVER_TIMEOUT {
-            self.waiting = Some(Waiting { socket, since });
+            self.waiting = Some(Waiting { socket, origin, since });
             return;
         }
         let (chosen, count) = (self.balance.choose(), self.runtimes.len());
         let mut socket = socket;
         for (load, runtime) in (0..count).map(|i| &self.runtimes[(chosen + i) % count]) {
-            match runtime.try_send(Accepted::new(socket, load)) {
+            match runtime.try_send(Accepted::new(socket, origin.clone(), load)) {
                 Ok(()) => return,
                 Err(TrySendError::Full(refused) | TrySendError::Closed(refused)) => socket = refused.socket,
             }
@@ -352,7 +368,9 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
-        let mut incoming = Listener::Tcp(listener).incoming().unwrap();
+        let transport = weir_http2::Transport::Plain;
+        let listener = NamedListener { name: "grpc".to_owned(), transport, socket: Listener::Tcp(listener) };
+        let mut incoming = AllIncoming::new(vec![listener]).unwrap();
         let (busy, mut of_busy) = mpsc::channel(1);
         let (idle, mut of_idle) = mpsc::channel(3);
         let loads = [Load::default(), Load::default()];
@@ -366,17 +384,17 @@ mod tests {
         let mut peers = Vec::new();
         for number in 0..5 {
             peers.push(TcpStream::connect(address).await.unwrap());
-            let socket = incoming.next().await.unwrap();
-            acceptor.hand_over(socket, Instant::now());
+            let (socket, origin) = incoming.next().await.unwrap();
+            acceptor.hand_over(socket, origin, Instant::now());
             assert_eq!(acceptor.waiting.is_some(), number == 4, "both queues are full");
         }
-        let Waiting { socket, since } = acceptor.waiting.take().unwrap();
+        let Waiting { socket, origin, since } = acceptor.waiting.take().unwrap();
         assert!(of_busy.recv().await.is_some());
-        acceptor.hand_over(socket, since);
+        acceptor.hand_over(socket, origin, since);
         assert!(acceptor.waiting.is_none(), "a queue has room again");
         peers.push(TcpStream::connect(address).await.unwrap());
-        let socket = incoming.next().await.unwrap();
-        acceptor.hand_over(socket, Instant::now() - HANDOVER_TIMEOUT);
+        let (socket, origin) = incoming.next().await.unwrap();
+        acceptor.hand_over(socket, origin, Instant::now() - HANDOVER_TIMEOUT);
         assert!(acceptor.waiting.is_none(), "it has waited for too long");
         drop(acceptor.runtimes);
         let mut taken = 0;

@@ -3,16 +3,21 @@
 //! Not here: serving connections (lib.rs).
 
 use std::fs::{self, Permissions};
+use std::future::poll_fn;
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener, UnixSocket};
-use tokio_stream::StreamExt as _;
+use tokio_stream::Stream as _;
 use tonic::transport::server::TcpIncoming;
+use weir_http2::Transport;
 
-use super::load::Socket;
+use super::load::{Origin, Socket};
 
 /// How long a connection may be silent before the kernel probes it. This detects peers that disappeared. HTTP/2 pings
 /// would detect them too, but would read the clock for every frame.
@@ -25,6 +30,14 @@ const KEEPALIVE_TIMES: u32 = 3;
 /// How many new connections of one listener may wait in the system's queue: as many as the system allows, which is
 /// `net.core.somaxconn`. In a burst, the system drops what does not fit, and a caller tries again only after a second.
 pub const BACKLOG: u32 = i32::MAX.unsigned_abs();
+
+/// A listener with its name, by which callers are known.
+#[derive(Debug)]
+pub struct NamedListener {
+    pub name: String,
+    pub transport: Transport,
+    pub socket: Listener,
+}
 
 /// A bound socket, which belongs to no runtime yet. It does not block.
 #[derive(Debug)]
@@ -58,7 +71,7 @@ impl Listener {
     ///
     /// # Errors
     /// When the system refuses to watch the socket.
-    pub(super) fn incoming(self) -> io::Result<Incoming> {
+    fn incoming(self) -> io::Result<Incoming> {
         Ok(match self {
             Self::Tcp(listener) => Incoming::Tcp(
                 TcpIncoming::from(TcpListener::from_std(listener)?)
@@ -125,15 +138,49 @@ pub(super) enum Incoming {
 }
 
 impl Incoming {
-    /// The next connection. Dropping the future before it is ready loses nothing.
-    pub(super) async fn next(&mut self) -> io::Result<Socket> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Socket>> {
         match self {
-            Self::Tcp(incoming) => match incoming.next().await {
+            Self::Tcp(incoming) => Pin::new(incoming).poll_next(context).map(|next| match next {
                 Some(stream) => Ok(Socket::Tcp(stream?.into_std()?)),
                 None => Err(io::Error::other("there are no more connections")),
-            },
-            Self::Unix(listener, _) => Ok(Socket::Unix(listener.accept().await?.0.into_std()?)),
+            }),
+            Self::Unix(listener, _) => {
+                listener.poll_accept(context).map(|accepted| Ok(Socket::Unix(accepted?.0.into_std()?)))
+            }
         }
+    }
+}
+
+/// The connections of several listeners.
+pub(super) struct AllIncoming {
+    listeners: Vec<(Arc<Origin>, Incoming)>,
+    /// The listener that is asked first, so that none waits for another.
+    first: usize,
+}
+
+impl AllIncoming {
+    /// The connections of these listeners, whose sockets now belong to the current runtime. Fails as [`Listener::incoming`].
+    pub(super) fn new(listeners: Vec<NamedListener>) -> io::Result<Self> {
+        let incoming = |NamedListener { name, transport, socket }: NamedListener| {
+            Ok((Arc::new(Origin { name: name.into(), transport }), socket.incoming()?))
+        };
+        Ok(Self { listeners: listeners.into_iter().map(incoming).collect::<io::Result<_>>()?, first: 0 })
+    }
+
+    /// The next connection, and its listener. Dropping the future before it is ready loses nothing.
+    pub(super) async fn next(&mut self) -> io::Result<(Socket, Arc<Origin>)> {
+        poll_fn(|context| {
+            let count = self.listeners.len();
+            for at in (0..count).map(|i| (self.first + i) % count) {
+                let (origin, incoming) = &mut self.listeners[at];
+                if let Poll::Ready(next) = incoming.poll_next(context) {
+                    self.first = at + 1;
+                    return Poll::Ready(next.map(|socket| (socket, origin.clone())));
+                }
+            }
+            Poll::Pending
+        })
+        .await
     }
 }
 

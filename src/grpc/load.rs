@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+use weir_http2::Transport;
+
 #[derive(Clone, Debug, Default)]
 pub struct Load(Arc<Counts>);
 
@@ -55,16 +57,24 @@ pub(super) enum Socket {
     Unix(std::os::unix::net::UnixStream),
 }
 
+/// The listener of a connection.
+#[derive(Debug)]
+pub(super) struct Origin {
+    pub(super) name: Arc<str>,
+    pub(super) transport: Transport,
+}
+
 /// A connection between the acceptor and a runtime.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) socket: Socket,
+    pub(super) origin: Arc<Origin>,
     pub(super) counted: Counted,
 }
 
 impl Accepted {
     /// Counts a socket, which belongs to no runtime yet, for a runtime.
-    pub(super) fn new(socket: Socket, load: &Load) -> Self {
-        Self { socket, counted: Counted::new(load) }
+    pub(super) fn new(socket: Socket, origin: Arc<Origin>, load: &Load) -> Self {
+        Self { socket, origin, counted: Counted::new(load) }
     }
 }

@@ -17,6 +17,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 use weir_http2::{Peer, Reservation, STREAM_BYTES};
 use weir_lifecycle::on_runtime;
+use weir_limiter::callers::{CallersInForce, KnownCaller, Sender};
 use weir_limiter::finishing::{Finishing, MustFinish, Untaken};
 use weir_limiter::{Answer, HeldCharge, LONG_VALUES_BYTES_MAX, Limiter, Query, Settle, Undecided};
 use weir_rls::convert::{self, Bounds, Extras, Invalid};
@@ -55,6 +56,8 @@ pub(super) struct Services {
     pub(super) reflection_v1alpha: Other,
     /// The streams of other services, over all runtimes.
     pub(super) streams: Streams,
+    /// The callers and their rights. None: everyone may do everything.
+    pub(super) callers: Option<Arc<CallersInForce>>,
 }
 
 /// What is read of a request, and what is shown in its response.
@@ -83,6 +86,8 @@ pub(super) struct Connected {
     pub(super) services: Arc<Services>,
     /// The sender of the requests.
     pub(super) peer: Arc<Peer>,
+    /// Which caller it is, if callers have rights.
+    pub(super) sender: Option<Arc<Sender>>,
     /// Its streams of other services.
     pub(super) streams: Streams,
     pub(super) _counted: Counted,
@@ -103,7 +108,7 @@ impl hyper::service::Service<http::Request<Incoming>> for Connected {
         let path = request.uri().path();
         if path == SHOULD_RATE_LIMIT {
             return match Reservation::new(&self.peer, STREAM_BYTES) {
-                Ok(reservation) => services.should_rate_limit(request, reservation),
+                Ok(reservation) => services.should_rate_limit(request, reservation, self.sender.clone()),
                 Err(refused) => self.refuse(no_room(refused)),
             };
         }
@@ -138,13 +143,18 @@ impl Connected {
 impl Services {
     /// The future of a request is copied into its box. So it is small: it does not contain the headers, and no state
     /// for waiting on a store if the store is immediate.
-    fn should_rate_limit(&self, request: http::Request<Incoming>, mut reservation: Reservation) -> Answering {
+    fn should_rate_limit(
+        &self,
+        request: http::Request<Incoming>,
+        mut reservation: Reservation,
+        sender: Option<Arc<Sender>>,
+    ) -> Answering {
         let limits = self.limits.clone();
         let trace = limits.messages.tracer.as_ref().and_then(|tracer| tracer.begin(Protocol::Grpc, request.headers()));
         if limits.limiter.is_immediate() {
             let body = request.into_body();
             return Box::pin(async move {
-                let decided = limits.decide_now(body, &mut reservation, trace.as_ref()).await;
+                let decided = limits.decide_now(body, sender, &mut reservation, trace.as_ref()).await;
                 end(trace, &decided);
                 Ok(unary::response(decided, reservation))
             });
@@ -154,7 +164,8 @@ impl Services {
         let must_finish = limits.limiter.can_hold().then(MustFinish::default);
         let finish = must_finish.clone();
         let answering: Answering = Box::pin(async move {
-            let decided = limits.decide(body, caller_timeout, finish, &mut reservation, trace.as_ref()).await;
+            let coming = Coming { body, caller_timeout, sender, finish };
+            let decided = limits.decide(coming, &mut reservation, trace.as_ref()).await;
             end(trace, &decided);
             Ok(unary::response(decided, reservation))
         });
@@ -175,11 +186,20 @@ fn end(trace: Option<Arc<Trace>>, decided: &Result<Answered, Status>) {
     }
 }
 
-/// Sets the domain in the trace, and returns the trace for the limiter.
+/// Sets the domain and the caller in the trace, and returns the trace for the limiter.
 fn named_trace<'a>(trace: Option<&'a Arc<Trace>>, query: &Query<'_>) -> Option<&'a dyn weir_engine::observer::Trace> {
     let trace = trace?;
     trace.domain(query.domain);
+    trace.caller(query.caller);
     Some(&**trace)
+}
+
+/// A request whose message is not read yet.
+struct Coming {
+    body: Incoming,
+    caller_timeout: Option<Duration>,
+    sender: Option<Arc<Sender>>,
+    finish: Option<MustFinish>,
 }
 
 /// A request that is read.
@@ -188,6 +208,7 @@ struct Arrived {
     started: Instant,
     /// The caller's, if it set one.
     deadline: Option<Instant>,
+    sender: Option<Arc<Sender>>,
     finish: Option<MustFinish>,
     trace: Option<Arc<Trace>>,
 }
@@ -197,6 +218,7 @@ impl RateLimits {
     async fn decide_now(
         self: &Arc<Self>,
         body: Incoming,
+        sender: Option<Arc<Sender>>,
         reservation: &mut Reservation,
         trace: Option<&Arc<Trace>>,
     ) -> Result<Answered, Status> {
@@ -205,12 +227,15 @@ impl RateLimits {
         let received = self.read(read, started)?;
         if is_long(received.message()) {
             let (message, trace) = (received.into_message(), trace.cloned());
-            return self.decide_long(Arrived { message, started, deadline: None, finish: None, trace }).await;
+            return self.decide_long(Arrived { message, started, deadline: None, sender, finish: None, trace }).await;
         }
         let mut texts = Vec::new();
         let (request, settle) = self.decoded(received.message(), &mut texts, started)?;
-        let query = self.query(&request, settle, started)?;
-        let decided = self.limiter.decide_now(&query, started, named_trace(trace, &query));
+        let known = sender.as_deref().map(Sender::known);
+        let query = self.query(&request, settle, known.as_deref(), started)?;
+        let trace = named_trace(trace, &query);
+        self.check(sender.as_deref().zip(known.as_deref()), &query, started, trace)?;
+        let decided = self.limiter.decide_now(&query, started, trace);
         self.response(&request, decided, || Bytes::copy_from_slice(received.message()))
     }
 
@@ -218,12 +243,11 @@ impl RateLimits {
     /// then has the store's whole time limit. [hd-9]
     async fn decide(
         self: &Arc<Self>,
-        body: Incoming,
-        caller_timeout: Option<Duration>,
-        finish: Option<MustFinish>,
+        coming: Coming,
         reservation: &mut Reservation,
         trace: Option<&Arc<Trace>>,
     ) -> Result<Answered, Status> {
+        let Coming { body, caller_timeout, sender, finish } = coming;
         let timeout = caller_timeout
             .map_or(self.messages.receive_timeout, |caller_timeout| caller_timeout.min(self.messages.receive_timeout));
         let read = unary::read(body, self.messages.request_bytes, timeout, reservation).await;
@@ -231,7 +255,8 @@ impl RateLimits {
         let received = self.read(read, started)?;
         let deadline =
             caller_timeout.and_then(|caller_timeout| received.since.unwrap_or(started).checked_add(caller_timeout));
-        let arrived = Arrived { message: received.into_message(), started, deadline, finish, trace: trace.cloned() };
+        let arrived =
+            Arrived { message: received.into_message(), started, deadline, sender, finish, trace: trace.cloned() };
         if is_long(&arrived.message) {
             return self.decide_long(arrived).await;
         }
@@ -253,16 +278,19 @@ impl RateLimits {
     }
 
     async fn decide_arrived(self: &Arc<Self>, arrived: Arrived) -> Result<Answered, Status> {
-        let Arrived { message, started, deadline, finish, trace } = arrived;
+        let Arrived { message, started, deadline, sender, finish, trace } = arrived;
         let mut texts = Vec::new();
         let (request, settle) = self.decoded(&message, &mut texts, started)?;
-        let query = self.query(&request, settle, started)?;
+        let known = sender.as_deref().map(Sender::known);
+        let query = self.query(&request, settle, known.as_deref(), started)?;
+        let trace = named_trace(trace.as_ref(), &query);
+        self.check(sender.as_deref().zip(known.as_deref()), &query, started, trace)?;
         let finish = finish.filter(|_| self.limiter.has_holds(query.domain));
         let deadline = deadline.filter(|_| finish.is_none());
         if let Some(finish) = finish {
             finish.set();
         }
-        let decided = self.limiter.decide(&query, started, deadline, named_trace(trace.as_ref(), &query)).await;
+        let decided = self.limiter.decide(&query, started, deadline, trace).await;
         self.response(&request, decided, || message.clone())
     }
 
@@ -289,6 +317,7 @@ impl RateLimits {
         &self,
         request: &'q Request<'_>,
         settle: Option<Box<Settle>>,
+        known: Option<&'q KnownCaller>,
         started: Instant,
     ) -> Result<Query<'q>, Status> {
         if request.unknown_limit_field > 0 {
@@ -296,7 +325,20 @@ impl RateLimits {
         }
         let query = convert::query(request, &self.messages.bounds);
         let query = query.map_err(|invalid| self.refused(invalid, started))?;
-        Ok(Query { settle, ..query })
+        Ok(Query { settle, caller: known.and_then(KnownCaller::name), ..query })
+    }
+
+    /// Whether the caller may send the request. Without a sender everyone may.
+    fn check(
+        &self,
+        sender: Option<(&Sender, &KnownCaller)>,
+        query: &Query<'_>,
+        started: Instant,
+        trace: Option<&dyn weir_engine::observer::Trace>,
+    ) -> Result<(), Status> {
+        let Some((sender, known)) = sender else { return Ok(()) };
+        let checked = self.limiter.check(sender, known, query, started, trace);
+        checked.map_err(|refused| status(&RequestError::NotAllowed(refused)))
     }
 
     fn refused(&self, invalid: Invalid, started: Instant) -> Status {

@@ -8,12 +8,15 @@ use std::fmt;
 use tonic::Status;
 use weir_http2::NoRoom;
 use weir_limiter::Undecided;
+use weir_limiter::callers::NotAllowed;
 use weir_rls::convert::Invalid;
 use weir_store::StoreError;
 
 #[derive(Clone, Debug)]
 pub enum RequestError {
     Invalid(Invalid),
+    /// The caller lacks a right.
+    NotAllowed(NotAllowed),
     /// There are no policies yet, or the store gave no decision.
     Undecided(Undecided),
 }
@@ -22,6 +25,7 @@ impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid(invalid) => invalid.fmt(f),
+            Self::NotAllowed(refused) => refused.fmt(f),
             Self::Undecided(undecided) => undecided.fmt(f),
         }
     }
@@ -31,6 +35,7 @@ pub fn status(error: &RequestError) -> Status {
     let text = error.to_string();
     match error {
         RequestError::Invalid(_) => Status::invalid_argument(text),
+        RequestError::NotAllowed(_) => Status::permission_denied(text),
         RequestError::Undecided(Undecided::NoPolicies) => Status::unavailable(text),
         RequestError::Undecided(Undecided::Store(error)) => match error {
             StoreError::NotSent(_) | StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => {

@@ -48,6 +48,7 @@ use weir_api::{ErrorAnswer, Kept, top};
 use weir_engine::{OnError, PolicySet};
 use weir_lifecycle::{Life, Phase, on_runtime};
 use weir_limiter::Limiter;
+use weir_limiter::callers::Sender;
 use weir_limiter::overrides::OverrideTable;
 use weir_limiter::rows::RowTable;
 use weir_rls::convert::{Bounds, Extras};
@@ -101,6 +102,8 @@ pub struct JsonOptions {
     pub request_bytes: usize,
     /// Starts the traces of decisions, if they are traced.
     pub tracer: Option<Arc<Tracer>>,
+    /// The caller of `/json`, if callers have rights.
+    pub sender: Option<Sender>,
 }
 
 pub struct AdminOptions {

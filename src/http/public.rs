@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http_body::{Frame, SizeHint};
 use tokio::runtime::Handle;
+use weir_limiter::callers::{KnownCaller, Sender};
 use weir_limiter::finishing::{Finishing, MustFinish, Untaken};
 use weir_limiter::{Detail, HeldCharge};
 use weir_rls::json::JsonRequest;
@@ -158,14 +159,21 @@ async fn answer(
     if let Some(finish) = finish {
         finish.set();
     }
+    let (sender, known) = (site.json.sender.as_ref(), site.json.sender.as_ref().map(Sender::known));
     let query = match convert::query(&request, &site.json.bounds) {
-        Ok(query) => weir_limiter::Query { settle, ..query },
+        Ok(query) => weir_limiter::Query { settle, caller: known.as_deref().and_then(KnownCaller::name), ..query },
         Err(invalid) => return refused(&invalid),
     };
     let trace = trace.map(|trace| {
         trace.domain(query.domain);
+        trace.caller(query.caller);
         trace as &dyn weir_engine::observer::Trace
     });
+    if let Some((sender, known)) = sender.zip(known.as_deref())
+        && let Err(refused) = site.limiter.check(sender, known, &query, started, trace)
+    {
+        return refusal(StatusCode::FORBIDDEN, &refused.to_string());
+    }
     let mut answer = match site.limiter.decide(&query, started, None, trace).await {
         Ok(answer) => answer,
         Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),

@@ -36,4 +36,4 @@ mod written;
 pub use self::ended::{CODES, CloseReason, Ended};
 pub use self::lifetime::MaxAge;
 pub use self::memory::{Bounds, Memory, NoRoom, Peer, Piece, Reservation, STREAM_BYTES};
-pub use self::server::{Connections, Options};
+pub use self::server::{Connections, Options, Transport};

@@ -20,7 +20,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::server::Acceptor as HelloReader;
 use tokio_rustls::server::TlsStream;
-use weir_tls::server::{HandshakeFailure, ServerTls};
+use weir_tls::server::{CertificateNames, HandshakeFailure, ServerTls, names_of};
 use weir_tls::validity::Expiry;
 
 use super::connection::Connection;
@@ -48,6 +48,16 @@ pub struct Options {
     pub tls: Option<Arc<ServerTls>>,
     /// The maximum age of connections. None for no maximum.
     pub max_age: Option<MaxAge>,
+    /// Whether services need the names of clients' certificates.
+    pub reads_names: bool,
+}
+
+/// How the bytes of a connection arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// By TLS, if the listener has it.
+    Secured,
+    Plain,
 }
 
 /// The connections of one runtime.
@@ -57,6 +67,7 @@ pub struct Connections {
     peers: Peers,
     lifetimes: Lifetimes,
     tls: Option<Secured>,
+    reads_names: bool,
     ticks: Interval,
     /// Changes when connections are to make room, or may read again.
     budget: watch::Receiver<()>,
@@ -71,7 +82,7 @@ struct Secured {
 impl Connections {
     /// None yet, on the current runtime. `memory` is that of all runtimes.
     pub fn new(options: Options, memory: &Memory) -> Self {
-        let Options { runtimes, connections_max, tls, max_age } = options;
+        let Options { runtimes, connections_max, tls, max_age, reads_names } = options;
         let core = Core::new(memory);
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
@@ -94,34 +105,46 @@ impl Connections {
             peers: Peers::new(core.clone(), runtimes, connections_max),
             lifetimes: Lifetimes::new(max_age),
             tls,
+            reads_names,
             ticks,
             budget: core.tables().changes(),
             core,
         }
     }
 
-    /// Starts to serve a stream, with TLS if the listener has it. A connection whose TLS and HTTP/2 handshakes together
-    /// take too long is closed (peers.rs). The service is dropped when the connection has ended.
-    pub fn serve<I, S, B>(&mut self, stream: I, address: Option<IpAddr>, service: impl FnOnce(&Arc<Peer>) -> S)
-    where
+    /// Starts to serve a stream. A connection whose TLS and HTTP/2 handshakes together take too long is closed
+    /// (peers.rs). The service is made after the TLS handshake, with the names of the client's certificate, and dropped
+    /// when the connection has ended.
+    pub fn serve<I, S, B>(
+        &mut self,
+        stream: I,
+        address: Option<IpAddr>,
+        transport: Transport,
+        service: impl FnOnce(&Arc<Peer>, CertificateNames) -> S + Send + 'static,
+    ) where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
         S::Future: Send + 'static,
         B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
     {
-        let open = Open::new(&self.core, address, self.tls.is_some());
+        let tls = self.tls.clone().filter(|_| transport == Transport::Secured);
+        let open = Open::new(&self.core, address, tls.is_some());
         let peer = open.peer().clone();
-        let session =
-            Session { http2: self.http2.clone(), service: service(&peer), lifetime: self.lifetimes.begin(), open };
-        let task = match self.tls.clone() {
-            None => tokio::spawn(session.serve(stream, None)),
+        let (http2, lifetime, reads_names) = (self.http2.clone(), self.lifetimes.begin(), self.reads_names);
+        let task = match tls {
+            None => {
+                let service = service(&peer, Some(Box::default()));
+                tokio::spawn(Session { http2, service, lifetime, open }.serve(stream, None))
+            }
             Some(secured) => tokio::spawn(async move {
                 // Boxed, so that an open connection does not reserve the memory for it.
-                let handshake = Box::pin(secured.shake_hands(stream, session.open.peer()));
+                let handshake = Box::pin(secured.shake_hands(stream, open.peer()));
                 if let Some(stream) = handshake.await {
                     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
                     let expiry = shown.and_then(Expiry::of);
-                    session.serve(stream, expiry).await;
+                    let names = shown.filter(|_| reads_names).map_or_else(|| Some(Box::default()), names_of);
+                    let service = service(open.peer(), names);
+                    Session { http2, service, lifetime, open }.serve(stream, expiry).await;
                 }
             }),
         };

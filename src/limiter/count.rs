@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use weir_engine::Rise;
 use weir_engine::decision::key_indices;
-use weir_engine::observer::{AnsweredBy, Charged, Crossed, DecisionResult, Observer, Tap, Trace};
+use weir_engine::observer::{AnsweredBy, Charged, Crossed, DecisionResult, Observer, RefusedCaller, Tap, Trace};
 
 use super::plan::Plan;
 use super::policies::InForce;
@@ -106,6 +106,18 @@ impl Counts {
         for tap in self.observer.tap().into_iter().chain(trace) {
             tap_request(tap, query, result, plan);
         }
+    }
+
+    /// The lane of this runtime's counters.
+    pub(super) const fn lane(&self) -> usize {
+        self.lane
+    }
+
+    /// Counts a request that its caller may not send. It began at `started`.
+    #[cold]
+    pub(super) fn not_allowed(&self, refused: &RefusedCaller<'_>, started: Instant, trace: Option<&dyn Trace>) {
+        self.observer.not_allowed(refused);
+        self.decided(DecisionResult::NotAllowed, started, trace);
     }
 
     /// Counts a request that cannot be decided. It began at `started`.

@@ -9,7 +9,7 @@
 //! - the filters, which answer a plan without a store: leases (leases.rs), known denials (deny_cache.rs);
 //! - plan.rs: the charges of a request on their way; matched.rs: the rules and rows that it matches; request.rs.
 //!
-//! Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs), calendar windows
+//! Before the path: what the caller may send (callers.rs). Beside it: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs), calendar windows
 //! (calendar.rs), terms that recur (recurring.rs), callers that have gone (finishing.rs), reading and resetting states (inspect.rs, states.rs). Not here: the
 //! wire (rls), and what a decision is (engine).
 
@@ -17,6 +17,7 @@ mod ahead;
 mod answer;
 mod calendar;
 mod call;
+pub mod callers;
 mod count;
 mod decide;
 pub mod deny_cache;

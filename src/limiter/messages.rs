@@ -15,6 +15,8 @@ use super::holds::{HeldCharge, Settle};
 pub struct Query<'a> {
     /// The domain, not empty.
     pub domain: &'a str,
+    /// The name of the caller, if callers have rights.
+    pub caller: Option<&'a str>,
     /// The descriptors, at least one.
     pub descriptors: SmallVec<[DescriptorRequest<'a>; 2]>,
     /// What its descriptors settle, if any do. Their operations are the actual usage: they consume it, or peek if it is

@@ -73,6 +73,10 @@ impl AnsweredRequest for TappedRequest<'_, '_, '_, '_> {
         self.result
     }
 
+    fn caller(&self) -> Option<&str> {
+        self.query.caller
+    }
+
     fn descriptors(&self) -> usize {
         self.query.descriptors.len()
     }

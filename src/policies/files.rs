@@ -87,7 +87,8 @@ impl Source {
         match self.kind {
             FileKind::Policies if self.overlay.as_deref() == Some(path) => false,
             FileKind::Policies => {
-                self.all_files || (is_yaml(path) && !is_test(path) && !is_traffic(path) && !is_overlay(path))
+                let is_other = || [is_test, is_traffic, is_overlay, is_callers].iter().any(|is_other| is_other(path));
+                self.all_files || (is_yaml(path) && !is_other())
             }
             FileKind::Rows => path.as_os_str().as_encoded_bytes().ends_with(ROW_FILE_ENDING.as_bytes()),
         }
@@ -114,6 +115,11 @@ pub fn is_overlay(path: &Path) -> bool {
     is_yaml_called(path, b".overlay")
 }
 
+/// Whether a file holds callers, by its name: `*.callers.yaml` or `*.callers.yml`.
+pub fn is_callers(path: &Path) -> bool {
+    is_yaml_called(path, b".callers")
+}
+
 fn is_yaml_called(path: &Path, ending: &[u8]) -> bool {
     is_yaml(path) && path.file_stem().is_some_and(|stem| stem.as_encoded_bytes().ends_with(ending))
 }
@@ -123,8 +129,8 @@ fn is_yaml(path: &Path) -> bool {
 }
 
 /// The policy files of a source, sorted by path: every `*.yaml` and `*.yml` of a directory and its subdirectories, except
-/// [tests](is_test), [traffic](is_traffic) and [overlays](is_overlay). Symlinks are followed. The path of a file is that
-/// file alone, with any other name.
+/// [tests](is_test), [traffic](is_traffic), [overlays](is_overlay) and [callers](is_callers). Symlinks are followed. The
+/// path of a file is that file alone, with any other name.
 ///
 /// Names that start with a dot are skipped unless the source includes them. In a Kubernetes ConfigMap they are the
 /// generations (`..2024_...`, `..data`), and the visible files are symlinks through them. A dangling symlink is listed,
@@ -139,6 +145,7 @@ pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
         must_not_be(&source.directory, is_test, "tests, not of policies: weir test runs it")?;
         must_not_be(&source.directory, is_traffic, "traffic, not of policies: weir simulate sends it")?;
         must_not_be(&source.directory, is_overlay, "overlays, not of policies: policies.overlay names it")?;
+        must_not_be(&source.directory, is_callers, "callers, not of policies: callers.file names it")?;
     }
     let files = walk(&source)?;
     Ok(files.into_iter().map(|file| file.path).collect())

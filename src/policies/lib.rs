@@ -27,6 +27,7 @@
 
 mod allowed;
 mod beside;
+pub mod caller_file;
 mod check_warnings;
 mod fields;
 pub mod files;
@@ -67,6 +68,7 @@ use std::sync::Arc;
 
 use allowed::Allowed;
 pub use beside::RowsBeside;
+pub use caller_file::{Listening, parse_callers, read_callers};
 pub use check_warnings::{check_warnings, check_warnings_with};
 use files::{Source, policy_files};
 pub use given_rows::GivenRows;
@@ -738,7 +740,7 @@ fn plant(reader: &mut Reader, name: &Arc<str>, tree: Tree<'_>) {
 }
 
 /// The end of a message about an unknown word.
-fn instead(word: &str, known: &[&'static str]) -> String {
+fn instead(word: &str, known: &[&str]) -> String {
     match nearest(word, known.iter().copied()) {
         Some(near) => format!(", did you mean {near:?}?"),
         None => format!(": it is one of {}", known.join(", ")),

@@ -3,6 +3,7 @@
 //! The schemas are generated from the readers' tables of keys. A schema accepts everything that weir accepts; weir
 //! finds more mistakes.
 
+mod callers;
 pub(super) mod fragments;
 mod overlays;
 mod policies;
@@ -19,6 +20,7 @@ use crate::tables::limit;
 
 weir_engine::named! {
     pub enum Schema {
+        Callers = "callers",
         Overlays = "overlays",
         Policies = "policies",
         Settings = "settings",
@@ -30,6 +32,7 @@ weir_engine::named! {
 impl Schema {
     pub fn document(self) -> Value {
         match self {
+            Self::Callers => callers::schema(),
             Self::Overlays => overlays::schema(),
             Self::Policies => policies::schema(),
             Self::Settings => settings::schema(),

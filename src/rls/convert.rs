@@ -107,7 +107,7 @@ pub fn query<'q>(request: &'q Request<'_>, bounds: &Bounds) -> Result<Query<'q>,
             limit: limit(descriptor, i)?,
         });
     }
-    Ok(Query { domain: request.domain, descriptors, settle: None })
+    Ok(Query { domain: request.domain, caller: None, descriptors, settle: None })
 }
 
 fn entries<'q>(descriptor: &'q Descriptor<'_>, i: usize, bounds: &Bounds) -> Result<&'q [Entry<'q>], Invalid> {

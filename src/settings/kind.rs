@@ -24,7 +24,7 @@ impl Kind {
         }
         match *self {
             Self::Address => address(text).map(drop),
-            Self::Endpoint => listen::endpoint(text).map(drop),
+            Self::Endpoints => listen::grpc_listeners(text).map(drop),
             Self::Permissions => listen::mode(text).map(drop),
             Self::ClientNames => listen::client_names(text).map(drop),
             Self::Directory if text.is_empty() => Err("empty: a directory is needed".to_owned()),

@@ -39,7 +39,9 @@ use config::Config;
 use contradictions::ProblemList;
 use group::Group as _;
 pub use layer::{FILE_BYTES_MAX, Layer};
-pub use listen::{Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
+pub use listen::{
+    Endpoint, GRPC_LISTENERS_MAX, HTTP_LISTENER, Listen, ListenTls, NamedEndpoint, SOCKET_PATH_BYTES_MAX,
+};
 pub use metrics_export::MetricsExport;
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
 use setting::Preset::{Is, Required, Unset};
@@ -76,6 +78,8 @@ settings! {
         program: Program;
         /// Where weir listens.
         listen: Listen;
+        /// the file of callers and their rights, watched for changes; none: everyone may do everything
+        callers_file: Option<PathBuf> = "callers.file", Kind::File, Unset;
         /// what listen.admin serves: weir, the admin endpoints; ratelimit, the read-only debug port of
         /// envoyproxy/ratelimit
         admin_endpoints: Endpoints = "admin.endpoints", Endpoints::KIND, Is("weir");

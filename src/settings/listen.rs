@@ -11,11 +11,22 @@ use super::contradictions::ProblemList;
 use super::group::{Entry, Group};
 use super::setting::Preset::{Is, Unset};
 use super::setting::{CONNECTION_AGE_MAX, Kind, ms};
-use super::value::{CLIENT_NAMES_MAX, FromText};
+use super::value::CLIENT_NAMES_MAX;
 use super::{Merged, Problem, value};
 
 /// The longest path of a Unix socket, in bytes: the system's address has 108 with the byte that ends it.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// The name of a listener without one in `listen.grpc`.
+const GRPC_LISTENER: &str = "grpc";
+/// The name of the listener of `/json`.
+pub const HTTP_LISTENER: &str = "http";
+/// The most addresses of `listen.grpc`.
+pub const GRPC_LISTENERS_MAX: usize = 8;
+/// The longest name of a listener, in bytes.
+const LISTENER_NAME_BYTES_MAX: usize = 32;
+/// Stands before an address without TLS.
+const PLAIN: &str = "plain:";
 
 /// The settings that have no effect without a certificate of the listener.
 const TLS_CLIENTS: [&str; 2] = ["listen.tls.client_ca_file", "listen.tls.client_names"];
@@ -23,9 +34,9 @@ const TLS_CLIENTS: [&str; 2] = ["listen.tls.client_ca_file", "listen.tls.client_
 settings! {
     /// The addresses to listen on; port 0 lets the system choose.
     pub struct Listen {
-        /// where gRPC is served: decisions, health, reflection; an address, or unix:/path
-        grpc: Endpoint = "listen.grpc", Kind::Endpoint, Is("0.0.0.0:8081");
-        /// the permissions of the Unix socket of listen.grpc
+        /// where gRPC is served: decisions, health, reflection; an address or unix:/path, or several as NAME=ADDRESS
+        grpc: Vec<NamedEndpoint> = "listen.grpc", Kind::Endpoints, Is("0.0.0.0:8081"), grpc_listeners;
+        /// the permissions of the Unix sockets of listen.grpc
         socket_mode: u32 = "listen.socket_mode", Kind::Permissions, Is("0660"), mode;
         /// TLS of the gRPC listener; cleartext if there is none.
         tls: Option<ListenTls>;
@@ -72,9 +83,25 @@ impl fmt::Display for Endpoint {
     }
 }
 
-impl FromText for Endpoint {
-    fn from_text(text: &str) -> Result<Self, String> {
-        endpoint(text)
+/// An address of `listen.grpc`, with the name by which callers of this listener are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedEndpoint {
+    pub name: String,
+    /// Whether it has no TLS, even if `listen.tls` is set.
+    pub is_plain: bool,
+    pub endpoint: Endpoint,
+}
+
+impl fmt::Display for NamedEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, is_plain, endpoint } = self;
+        if name != GRPC_LISTENER {
+            write!(f, "{name}=")?;
+        }
+        if *is_plain {
+            f.write_str(PLAIN)?;
+        }
+        endpoint.fmt(f)
     }
 }
 
@@ -105,10 +132,9 @@ impl Group for Option<ListenTls> {
 impl Listen {
     /// Reports settings that are valid alone and contradict each other.
     pub(super) fn contradictions(&self, problems: &mut ProblemList<'_>) {
-        let mut listeners = vec![("listen.http", self.http), ("listen.admin", self.admin)];
-        if let Endpoint::Tcp(address) = self.grpc {
-            listeners.insert(0, ("listen.grpc", address));
-        }
+        let grpc = self.grpc.iter().filter_map(|listener| listener.endpoint.tcp());
+        let mut listeners: Vec<_> = grpc.map(|address| ("listen.grpc", address)).collect();
+        listeners.extend([("listen.http", self.http), ("listen.admin", self.admin)]);
         listeners.extend(self.metrics.map(|address| ("listen.metrics", address)));
         for (index, (name, address)) in listeners.iter().enumerate() {
             for (other, taken) in &listeners[..index] {
@@ -130,8 +156,54 @@ impl Listen {
     }
 }
 
+/// One address, or `NAME=ADDRESS` separated by commas.
+pub(super) fn grpc_listeners(text: &str) -> Result<Vec<NamedEndpoint>, String> {
+    if named_address(text).is_none() {
+        let (is_plain, endpoint) = address_of_listener(text)?;
+        return Ok(vec![NamedEndpoint { name: GRPC_LISTENER.to_owned(), is_plain, endpoint }]);
+    }
+    let mut listeners: Vec<NamedEndpoint> = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let (name, address) = named_address(part).ok_or_else(|| format!("{part:?}: write NAME=ADDRESS"))?;
+        if name == HTTP_LISTENER {
+            return Err(format!("{HTTP_LISTENER} is the name of the listener of /json: choose another"));
+        }
+        let (is_plain, endpoint) = address_of_listener(address).map_err(|reason| format!("{name}: {reason}"))?;
+        for other in &listeners {
+            if other.name == name {
+                return Err(format!("two listeners have the name {name}"));
+            }
+            if other.endpoint == endpoint && endpoint.tcp().is_none_or(|address| address.port() != 0) {
+                return Err(format!("{} and {name} have the same address", other.name));
+            }
+        }
+        listeners.push(NamedEndpoint { name: name.to_owned(), is_plain, endpoint });
+    }
+    if listeners.len() > GRPC_LISTENERS_MAX {
+        return Err(format!("{} listeners: at most {GRPC_LISTENERS_MAX}", listeners.len()));
+    }
+    Ok(listeners)
+}
+
+/// The name and the rest of `NAME=ADDRESS`. None if it does not begin with a name.
+fn named_address(text: &str) -> Option<(&str, &str)> {
+    let (name, address) = text.split_once('=')?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    ((1..=LISTENER_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_plain)).then_some((name, address))
+}
+
+/// Whether the address has no TLS, and the address.
+fn address_of_listener(text: &str) -> Result<(bool, Endpoint), String> {
+    let Some(address) = text.strip_prefix(PLAIN) else { return Ok((false, endpoint(text)?)) };
+    let endpoint = endpoint(address)?;
+    if endpoint.tcp().is_some_and(|address| !address.ip().is_loopback()) {
+        return Err(format!("{endpoint} is neither a loopback address nor a Unix socket, so it cannot be {PLAIN}"));
+    }
+    Ok((true, endpoint))
+}
+
 /// `IP:PORT`, or `unix:/path`.
-pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
+fn endpoint(text: &str) -> Result<Endpoint, String> {
     let Some(path) = text.strip_prefix("unix:") else {
         return value::address(text).map(Endpoint::Tcp);
     };

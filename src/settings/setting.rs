@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weir_engine::arith::Fraction;
 
+use super::listen::GRPC_LISTENERS_MAX;
 use super::value::{CLIENT_NAMES_MAX, PAIRS_MAX};
 
 pub const ENV_PREFIX: &str = "WEIR__";
@@ -52,8 +53,8 @@ pub enum Preset {
 pub enum Kind {
     /// IP and port to listen on; port 0 lets the system choose.
     Address,
-    /// As `Address`, or the path of a Unix socket after `unix:`.
-    Endpoint,
+    /// As `Address`, or the path of a Unix socket after `unix:`; or several, each with its name.
+    Endpoints,
     /// Permissions of a file, in octal digits.
     Permissions,
     /// Names that a client's certificate may have, separated by commas.
@@ -194,7 +195,11 @@ impl Setting {
     pub fn bounds(&self) -> String {
         match self.kind {
             Kind::Address => "IP:PORT, port 0 for any".to_owned(),
-            Kind::Endpoint => "IP:PORT, port 0 for any, or unix:/PATH".to_owned(),
+            Kind::Endpoints => {
+                format!(
+                    "IP:PORT, port 0 for any, or unix:/PATH; NAME=ADDRESS separated by commas, at most {GRPC_LISTENERS_MAX}"
+                )
+            }
             Kind::Permissions => "octal digits, 0000 to 0777".to_owned(),
             Kind::ClientNames => format!("at most {CLIENT_NAMES_MAX} names"),
             Kind::Directory | Kind::File => "a path".to_owned(),

@@ -31,10 +31,12 @@ use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 use weir_api::top::Busiest;
 use weir_engine::arith::Fraction;
+use weir_engine::callers::Refusal;
 use weir_engine::observer::{
-    self, Charged, DecisionResult, LeaseHits, LeaseResult, Observer, RowEvent, Tally, TraceIds,
+    self, Charged, DecisionResult, LeaseHits, LeaseResult, Observer, RefusedCaller, RowEvent, Tally, TraceIds,
 };
 use weir_engine::weight::TOO_HEAVY;
+use weir_engine::words::printable;
 use weir_engine::{Hits, OnError, PolicySet, key};
 use weir_settings::ShownValues;
 
@@ -122,6 +124,7 @@ pub struct Metrics {
     lease_hits: [Number; LeaseHits::NAMES.len()],
     rows: [Number; RowEvent::NAMES.len()],
     foreign_rows: Mutex<Complaint>,
+    refused_callers: Mutex<[Complaint; Refusal::ALL.len()]>,
     unknown_fields: UnknownFields,
     values: ShownValues,
     trouble: Trouble,
@@ -176,6 +179,7 @@ impl Metrics {
             lease_hits: registry.each("weir_lease_hits_total", LeaseHits::NAMES),
             rows: registry.each("weir_rows_total", RowEvent::NAMES),
             foreign_rows: Mutex::new(Complaint::new(FOREIGN_ROWS_EVERY)),
+            refused_callers: Mutex::new([const { Complaint::new(REFUSED_CALLERS_EVERY) }; Refusal::ALL.len()]),
             unknown_fields: UnknownFields::new(&registry),
             values: options.values,
             trouble: Trouble::default(),
@@ -411,6 +415,12 @@ impl Cursor {
     }
 }
 
+/// The least time between two log lines about requests that were refused for the same reason.
+const REFUSED_CALLERS_EVERY: Duration = Duration::from_secs(10);
+/// The most names of a certificate in such a line, and the most characters of each text.
+const REFUSED_NAMES_LOGGED_MAX: usize = 3;
+const REFUSED_CHARS_LOGGED_MAX: usize = 256;
+
 /// The least time between two log lines about values at keys of rows that weir did not write.
 const FOREIGN_ROWS_EVERY: Duration = Duration::from_secs(60);
 
@@ -444,6 +454,24 @@ impl Observer for PerRuntime {
 
     fn shadowed(&self) {
         self.metrics.global_shadows.add(1);
+    }
+
+    fn not_allowed(&self, refused: &RefusedCaller<'_>) {
+        let Some(requests) = self.metrics.refused_callers.lock()[refused.refusal.index()].failed(1) else { return };
+        let shown = |text: &str| printable(&text.chars().take(REFUSED_CHARS_LOGGED_MAX).collect::<String>());
+        let names = refused.names.iter().take(REFUSED_NAMES_LOGGED_MAX).map(|name| shown(name));
+        let names = Some(names.collect::<Vec<_>>().join(", ")).filter(|names| !names.is_empty());
+        let (lacks, domain) = (refused.refusal.name(), shown(refused.domain));
+        let (caller, listener) = (refused.caller, refused.listener);
+        tracing::warn!(
+            requests,
+            caller,
+            lacks,
+            domain,
+            listener,
+            names,
+            "refused requests that their caller may not send"
+        );
     }
 
     fn unknown_domain(&self, domain: &str, descriptors: usize) {

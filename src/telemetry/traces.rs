@@ -113,6 +113,11 @@ impl Trace {
         self.record.lock().domain(domain);
     }
 
+    /// Sets the name of the caller.
+    pub fn caller(&self, caller: Option<&str>) {
+        self.record.lock().caller(caller);
+    }
+
     /// Sets how the request has ended, which happens once.
     pub fn end_grpc(&self, code: i32) {
         let _ = self.ended.set(Ended::Grpc(code));

@@ -95,6 +95,31 @@ impl fmt::Display for ClientName {
     }
 }
 
+/// The most names of a client's certificate that are read, and their most bytes together.
+const NAMES_READ_MAX: usize = 64;
+const NAMES_READ_BYTES_MAX: usize = 4 * 1_024;
+
+/// The DNS names of a certificate, in lower case, and its URIs. None if there are too many to read.
+pub type CertificateNames = Option<Box<[Box<str>]>>;
+
+/// The names of a client's certificate that was accepted. A URI without `://` is left out: it could be taken for a DNS
+/// name.
+pub fn names_of(certificate: &CertificateDer<'_>) -> CertificateNames {
+    // It was read before, when it was accepted.
+    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
+    let uris = certificate.valid_uri_names().filter(|uri| uri.contains("://")).map(Box::<str>::from);
+    let names = certificate.valid_dns_names().map(|name| name.to_ascii_lowercase().into_boxed_str()).chain(uris);
+    let (mut read, mut bytes) = (Vec::<Box<str>>::new(), 0);
+    for name in names {
+        bytes += name.len();
+        if read.len() == NAMES_READ_MAX || bytes > NAMES_READ_BYTES_MAX {
+            return None;
+        }
+        read.push(name);
+    }
+    Some(read.into())
+}
+
 /// The TLS of a listener with its current files.
 pub struct ServerTls {
     files: ServerFiles,

@@ -218,7 +218,7 @@ impl Server {
     fn send(&self, hits: u32, settle: Option<Vec<HeldCharge>>) -> Answer {
         let entries = [Entry { key: "user", value: "ann" }];
         let operation = if hits == 0 { Operation::Peek } else { Operation::Consume(hits) };
-        let mut query = Query { domain: "shop", descriptors: Default::default(), settle: None };
+        let mut query = Query { domain: "shop", caller: None, descriptors: Default::default(), settle: None };
         query.descriptors.push(DescriptorRequest { entries: &entries, operation, limit: None });
         query.settle = settle.map(|holds| Box::new(Settle { descriptors: 1, holds }));
         self.world.decide_now(&query).unwrap()

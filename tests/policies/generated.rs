@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use weir_policies::schema::Schema;
-use weir_policies::{Kind, Row, overlay, test_file, traffic_file};
+use weir_policies::{Kind, Row, caller_file, overlay, test_file, traffic_file};
 use weir_settings::envoy_ratelimit::{Effect, VARIABLES};
 
 /// Mappings that a page explains in another table.
@@ -18,6 +18,7 @@ fn generated_files_are_fresh() {
     let of_schema = |schema: Schema| (format!("schemas/{}.json", schema.name()), format!("{:#}\n", schema.document()));
     let mut files = Schema::ALL.map(of_schema).to_vec();
     files.push(page("docs/policies.md", &[&weir_policies::KINDS[..], &overlay::KINDS[..2]].concat()));
+    files.push(page("docs/running.md", &caller_file::KINDS));
     files.push(page("docs/testing.md", &test_file::KINDS));
     // Descriptors and entries are on the page about tests.
     files.push(page("docs/simulation.md", &traffic_file::KINDS[..3]));

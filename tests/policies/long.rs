@@ -36,7 +36,7 @@ fn query(values: &[String]) -> Query<'_> {
         operation: Operation::Consume(1),
         limit: None,
     };
-    Query { domain: "shop", descriptors: values.iter().map(|value| asked(value)).collect(), settle: None }
+    Query { domain: "shop", caller: None, descriptors: values.iter().map(|value| asked(value)).collect(), settle: None }
 }
 
 /// Values that a wildcard of the policy has to search for in vain, and one that meets it.

@@ -5,6 +5,7 @@
 extern crate weir_testkit as support;
 
 mod amounts;
+mod callers;
 mod comparison;
 mod differences;
 mod generated;

@@ -92,7 +92,7 @@ fn query<'a>(keys: &[&'a str]) -> Query<'a> {
         operation: Operation::Consume(1),
         limit: None,
     };
-    Query { domain: "shop", descriptors: keys.iter().map(asked).collect(), settle: None }
+    Query { domain: "shop", caller: None, descriptors: keys.iter().map(asked).collect(), settle: None }
 }
 
 fn codes(answer: &Answer) -> String {
@@ -324,6 +324,7 @@ fn the_examples_of_envoyproxy_ratelimit_answer_as_they_say() {
                 descriptors.split(' ').map(|text| parse_entries(text).expect("a descriptor")).collect();
             let query = Query {
                 domain: &loaded.domains[0].name,
+                caller: None,
                 descriptors: descriptors.iter().map(|it| asked(it)).collect(),
                 settle: None,
             };

@@ -55,7 +55,7 @@ impl Bench {
         let entries: Vec<_> = keys.iter().map(|&key| [Entry { key, value: "1" }]).collect();
         let asked = |entries| DescriptorRequest { entries, operation, limit: None };
         let descriptors = entries.iter().map(|entries| asked(&entries[..])).collect();
-        let query = Query { domain: "shop", descriptors, settle: None };
+        let query = Query { domain: "shop", caller: None, descriptors, settle: None };
         self.limiter.decide_now(&query, Instant::now(), None).unwrap()
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use checker::{problems, yaml};
 use serde_json::Value;
-use weir_policies::files::{is_overlay, is_test, is_traffic};
+use weir_policies::files::{is_callers, is_overlay, is_test, is_traffic};
 use weir_policies::schema::Schema;
 use weir_policies::traffic_file;
 
@@ -43,7 +43,7 @@ fn all_policies_that_weir_accepts_are_valid() {
     let schema = schema("policies");
     let mut policies = files("examples", &[".yaml"]);
     policies.extend(files("tests/data/policies/good", &[".yaml"]));
-    policies.retain(|(path, _)| !is_test(path) && !is_traffic(path) && !is_overlay(path));
+    policies.retain(|(path, _)| !is_test(path) && !is_traffic(path) && !is_overlay(path) && !is_callers(path));
     assert!(policies.len() >= 30, "{} files", policies.len());
     for (path, text) in policies {
         assert_eq!(problems(&schema, &yaml(&text)), Vec::<String>::new(), "{}", path.display());
@@ -91,6 +91,24 @@ fn all_overlays_that_weir_accepts_are_valid() {
     }
     for (path, text) in overlays {
         let read = weir_policies::OverlayFile::of("text", text.as_str());
+        assert!(read.is_ok(), "{}", read.unwrap_err());
+        assert_eq!(problems(&schema, &yaml(&text)), Vec::<String>::new(), "{}", path.display());
+    }
+}
+
+#[test]
+fn all_callers_that_weir_accepts_are_valid() {
+    let schema = schema("callers");
+    let mut callers = files("examples", &[".callers.yaml"]);
+    assert!(!callers.is_empty());
+    for text in [
+        "callers: []",
+        "callers: [{name: a, certificates: [a.b, 'spiffe://m/*'], listeners: [http], domains: ['*'], may: [peek], hits_max: 1_000}]",
+    ] {
+        callers.push(("text".into(), text.to_owned()));
+    }
+    for (path, text) in callers {
+        let read = weir_policies::parse_callers("text", &text, None);
         assert!(read.is_ok(), "{}", read.unwrap_err());
         assert_eq!(problems(&schema, &yaml(&text)), Vec::<String>::new(), "{}", path.display());
     }
@@ -166,6 +184,10 @@ fn mistakes_are_found() {
         ("tests", "cases: [{name: a, steps: [{ask: a=1, expect: maybe}]}]"),
         ("tests", "cases: [{name: a, steps: [{ask: a=1, expect: {remaining: few}}]}]"),
         ("tests", "settings: {redis: {url: x}}\ncases: [{name: a, steps: [{ask: a=1}]}]"),
+        ("callers", "callers: [{name: a, listeners: [grpc], domains: [], may: [peek]}]"),
+        ("callers", "callers: [{name: a, listeners: [grpc], domains: [d], may: [all]}]"),
+        ("callers", "callers: [{name: a, listeners: [grpc], domains: [d], may: [peek], hits: 5}]"),
+        ("callers", "callers: [{listeners: [grpc], domains: [d], may: [peek]}]"),
         ("overlays", "overlays: [{domain: d, descriptors: [a], on_eror: deny}]"),
         ("overlays", "overlays: [{domain: d, on_error: deny}]"),
         ("overlays", "overlays: [{domain: d, descriptors: [], on_error: deny}]"),

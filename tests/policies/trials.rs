@@ -73,7 +73,7 @@ impl Bench {
 
     fn ask(&self, keys: &[&str], operation: Operation) -> Answer {
         let entries: Vec<_> = keys.iter().map(|key| [Entry { key, value: "1" }]).collect();
-        let mut query = Query { domain: "shop", descriptors: Default::default(), settle: None };
+        let mut query = Query { domain: "shop", caller: None, descriptors: Default::default(), settle: None };
         for entries in &entries {
             query.descriptors.push(DescriptorRequest { entries, operation, limit: None });
         }

@@ -148,7 +148,7 @@ async fn rows_need_no_more_rights_than_decisions_and_lists_of_rows_need_scan() {
     table.remove("shop", &entries("gone")).await.expect("removed");
     let of_acme = entries("acme");
     let asked = DescriptorRequest { entries: &of_acme, operation: Operation::Consume(1), limit: None };
-    let query = Query { domain: "shop", descriptors: [asked].into_iter().collect(), settle: None };
+    let query = Query { domain: "shop", caller: None, descriptors: [asked].into_iter().collect(), settle: None };
     let answer = limiter.decide(&query, Instant::now(), None, None).await.expect("a decision");
     assert_eq!(answer.statuses[0].limit.as_ref().expect("a limit").requests, 7);
     assert_eq!(limiter.show_states("shop", &of_acme).await.expect("states").len(), 1);

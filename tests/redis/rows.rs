@@ -53,7 +53,7 @@ impl Replica {
     async fn ask(&self, tenant: &str, operation: Operation) -> Result<Answer, Undecided> {
         let entries = [Entry { key: "tenant", value: tenant }];
         let descriptors = [DescriptorRequest { entries: &entries, operation, limit: None }].into_iter().collect();
-        let query = Query { domain: "api", descriptors, settle: None };
+        let query = Query { domain: "api", caller: None, descriptors, settle: None };
         self.limiter.decide(&query, Instant::now(), None, None).await
     }
 }

@@ -6,6 +6,7 @@
 extern crate weir_testkit as support;
 
 mod algorithms;
+mod callers;
 mod clients;
 mod concurrency;
 mod dropin;

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::runtime::{Handle, Runtime};
 use weir_engine::observer::Silent;
 use weir_grpc::health::Health;
-use weir_grpc::{Listener, Messages};
+use weir_grpc::{Listener, NamedListener, Messages};
 use weir_http2::Bounds;
 use weir_lab::simulation::Simulated;
 use weir_lab::simulation::traffic::Traffic;
@@ -124,6 +124,7 @@ impl Live {
             },
             tls: None,
             max_age: None,
+            callers: None,
             long: runtime.handle().clone(),
         };
         let phases = Phases::starting();
@@ -134,8 +135,10 @@ impl Live {
             let address: SocketAddr = listener.local_addr().unwrap();
             let supervisor = Supervisor::new(life.clone());
             let health = Health::starting().await;
-            let (here, listener) = (Handle::current(), Listener::Tcp(listener));
-            weir_grpc::start(&supervisor, &life, &here, listener, &options, &health, limiter).unwrap();
+            let socket = Listener::Tcp(listener);
+            let listener = NamedListener { name: "grpc".to_owned(), transport: weir_http2::Transport::Plain, socket };
+            let here = Handle::current();
+            weir_grpc::start(&supervisor, &life, &here, vec![listener], &options, &health, limiter).unwrap();
             phases.begin(Phase::Serving);
             RateLimitServiceClient::new(channel(address).await)
         });

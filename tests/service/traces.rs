@@ -583,3 +583,22 @@ fn a_span_has_what_became_of_holds() {
         ]
     );
 }
+
+#[test]
+fn a_span_names_the_caller_also_of_a_request_that_it_may_not_send() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("callers.yaml");
+    std::fs::write(&file, "callers: [{name: edge, listeners: [grpc], domains: [shop], may: [charge]}]").unwrap();
+    let collector = Collector::start(By::Http);
+    let served = traced(&collector, By::Http, &[&format!("callers.file={}", file.display())]);
+    let mut client = Client::connect(&served);
+    client.ask(user("ann"), &[]).unwrap();
+    client.ask(rls::look("shop", &[("user", "ann")]), &[]).unwrap_err();
+    for (outcome, code) in [("ok", 0), ("not_allowed", 7)] {
+        let span = until(outcome, PATIENCE, || {
+            collector.spans().into_iter().find(|span| span.attribute("weir.outcome") == outcome)
+        });
+        assert_eq!((span.attribute("weir.caller"), span.status), (json!("edge"), 0), "{outcome}");
+        assert_eq!(span.attribute("rpc.grpc.status_code"), json!(code));
+    }
+}

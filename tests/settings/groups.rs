@@ -33,6 +33,39 @@ fn settings_that_contradict_each_other_are_refused() {
 }
 
 #[test]
+fn grpc_listens_at_several_addresses_by_name() {
+    let listeners = |text: &str| {
+        let settings = Settings::load(&[policies(), flags(&[&format!("listen.grpc={text}")])]);
+        settings.map(|settings| settings.listen.grpc.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+    };
+    for text in [
+        "127.0.0.1:0",
+        "plain:unix:/run/a,b=c.sock",
+        "mesh=0.0.0.0:8081,side=unix:/run/weir.sock,local=plain:[::1]:8082",
+        "a=127.0.0.1:0,b=127.0.0.1:0",
+        "a=[::]:1,b=[::]:2,c=[::]:3,d=[::]:4,e=[::]:5,f=[::]:6,g=[::]:7,h=[::]:9",
+    ] {
+        assert_eq!(listeners(text).expect(text), text);
+    }
+    let many = (1..=9).map(|n| format!("l{n}=127.0.0.1:0")).collect::<Vec<_>>().join(",");
+    for (text, reason) in [
+        ("a=127.0.0.1:1,127.0.0.1:2", "\"127.0.0.1:2\": write NAME=ADDRESS"),
+        ("a=127.0.0.1:1,a=127.0.0.1:2", "two listeners have the name a"),
+        ("a=unix:/run/x,b=unix:/run/x", "a and b have the same address"),
+        ("a=0.0.0.0:9000,b=127.0.0.1:9000", "already taken by listen.grpc = 0.0.0.0:9000"),
+        ("http=127.0.0.1:1", "http is the name of the listener of /json: choose another"),
+        ("a=plain:10.0.0.1:1", "a: 10.0.0.1:1 is neither a loopback address nor a Unix socket, so it cannot be plain:"),
+        ("plain:0.0.0.0:1", "0.0.0.0:1 is neither a loopback address"),
+        ("a=", "a: not IP:PORT"),
+        (&many, "9 listeners: at most 8"),
+        (&format!("{}=127.0.0.1:1", "x".repeat(33)), "not IP:PORT"),
+    ] {
+        let refused = listeners(text).expect_err(text).to_string();
+        assert!(refused.contains(reason), "{text}: {refused}");
+    }
+}
+
+#[test]
 fn settings_of_redis_that_contradict_each_other_are_refused() {
     let together = |assignments: &[&str]| problems(&[policies(), flags(assignments)]);
     insta::assert_snapshot!(together(&["redis.url=redis://:pw@one,two:7000"]), @"--set: redis.url: several hosts: set redis.topology to sentinel or cluster");

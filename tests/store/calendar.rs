@@ -95,7 +95,7 @@ impl Machine {
         let limiter = limiter(store);
         let entries = &[Entry { key, value: "ann" }];
         let asked = DescriptorRequest { entries, operation: Operation::Consume(1), limit: None };
-        let query = Query { domain: "shop", descriptors: [asked].into_iter().collect(), settle: None };
+        let query = Query { domain: "shop", caller: None, descriptors: [asked].into_iter().collect(), settle: None };
         let answer = if limiter.is_immediate() {
             limiter.decide_now(&query, Instant::now(), None)
         } else {

@@ -97,7 +97,7 @@ impl Replica {
     async fn ask(&self, descriptors: &[(&str, &str)], operation: Operation) -> Answer {
         let entries: Vec<[Entry<'_>; 1]> = descriptors.iter().map(|&(key, value)| [Entry { key, value }]).collect();
         let descriptors = entries.iter().map(|entries| DescriptorRequest { entries, operation, limit: None }).collect();
-        let query = Query { domain: "api", descriptors, settle: None };
+        let query = Query { domain: "api", caller: None, descriptors, settle: None };
         self.limiter.decide(&query, Instant::now(), None, None).await.expect("a decision")
     }
 
@@ -222,7 +222,7 @@ async fn a_settle_beside_a_row_that_has_changed_gives_back_once() {
         let descriptor = |entries| DescriptorRequest { entries, operation, limit: None };
         let descriptors = entries.iter().map(|entries| descriptor(&entries[..])).collect();
         let settle = holds.map(|holds| Box::new(Settle { descriptors: 1, holds }));
-        let query = Query { domain: "ai", descriptors, settle };
+        let query = Query { domain: "ai", caller: None, descriptors, settle };
         first.limiter.decide(&query, Instant::now(), None, None).await.expect("a decision")
     };
     let left = |answer: &Answer| (answer.statuses[0].remaining, answer.statuses[1].remaining);
@@ -526,7 +526,7 @@ async fn a_row_whose_plan_no_policy_has_counts_as_the_default_and_is_counted() {
     let entries = [Entry { key: "tenant", value: "acme" }];
     let descriptors =
         [DescriptorRequest { entries: &entries, operation: Operation::Peek, limit: None }].into_iter().collect();
-    let query = Query { domain: "api", descriptors, settle: None };
+    let query = Query { domain: "api", caller: None, descriptors, settle: None };
     let answer = limiter.decide(&query, Instant::now(), None, None).await.expect("a decision");
     assert_eq!((answer.statuses[0].remaining, events.of(RowEvent::Unfit)), (3, 1));
 }

@@ -219,7 +219,8 @@ async fn decide_or_settle(
     let descriptors = descriptors
         .map(|(entries, &(_, _, operation))| DescriptorRequest { entries, operation, limit: None })
         .collect();
-    let answer = limiter.decide(&Query { domain: "shop", descriptors, settle }, Instant::now(), None, None).await;
+    let answer =
+        limiter.decide(&Query { domain: "shop", caller: None, descriptors, settle }, Instant::now(), None, None).await;
     answer.map_err(|undecided| match undecided {
         Undecided::Store(error) => error,
         Undecided::NoPolicies => panic!("{undecided}"),
@@ -510,7 +511,7 @@ fn single_limits_per_second_have_a_store_of_their_own_and_lists_stay_together() 
     // A limit in the request goes on from what a rule of the same shape has used.
     let entries = [Entry { key: "per_second", value: "ann" }];
     let asked = DescriptorRequest { entries: &entries, operation: ONE, limit: Some((3, Unit::Second.window())) };
-    let query = Query { domain: "shop", descriptors: [asked].into_iter().collect(), settle: None };
+    let query = Query { domain: "shop", caller: None, descriptors: [asked].into_iter().collect(), settle: None };
     let answer = run(limiter.decide(&query, Instant::now(), None, None)).unwrap();
     assert_eq!((calls(), answer.statuses[0].remaining), ((1, 2), 1));
 

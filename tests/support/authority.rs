@@ -12,6 +12,7 @@ use rcgen::{
     KeyUsagePurpose, SanType, date_time_ymd,
 };
 use tempfile::TempDir;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::redis::RedisServer;
 use super::wait::{PATIENCE, until};
@@ -84,6 +85,22 @@ impl Authority {
     /// A certificate for a client with these names, which may be IPs, and these URIs.
     pub fn client_named(&self, file: &str, names: &[&str], uris: &[&str]) -> Issued {
         self.issue(file, names, uris, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    /// A certificate for a client with names of any kind.
+    pub fn client_with(&self, file: &str, names: Vec<SanType>) -> Issued {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = names;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(file, params, &KeyPair::generate().expect("a key"))
+    }
+
+    /// The same of a given key, without a file.
+    pub fn certificate_with(&self, names: Vec<SanType>, key: &KeyPair) -> CertificateDer<'static> {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = names;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.signed_by(key, &self.issuer).expect("a certificate").der().clone()
     }
 
     /// A certificate for these names and no usage in particular, as Envoy Gateway makes them: of an RSA key, which is

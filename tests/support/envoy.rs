@@ -10,6 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::process::end;
+use super::authority::Issued;
 use super::wait::{PATIENCE, until, within};
 use super::{http, python};
 
@@ -75,6 +76,28 @@ impl Envoy {
             .replace("cluster_name: weir", &format!("cluster_name: {name:?}"))
             .replace("name: weir\n", &format!("name: {name:?}\n"));
         Envoy::with(&named, weir)
+    }
+
+    /// Starts one that asks the weir at this address by TLS, with this certificate, about the limits of a domain.
+    pub fn start_secured(weir: SocketAddr, authority: &Path, client: &Issued, domain: &str) -> Envoy {
+        let tls = format!(
+            "      connect_timeout: 1s
+      transport_socket:
+        name: envoy.transport_sockets.tls
+        typed_config:
+          \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+          common_tls_context:
+            tls_certificates:
+              - certificate_chain: {{filename: {:?}}}
+                private_key: {{filename: {:?}}}
+            validation_context:
+              trusted_ca: {{filename: {:?}}}
+      typed_extension",
+            client.certificate, client.key, authority
+        );
+        let secured = ASKING.replace("      connect_timeout: 1s\n      typed_extension", &tls);
+        assert_ne!(secured, ASKING);
+        Envoy::with(&secured.replace("domain: shop", &format!("domain: {domain}")), weir)
     }
 
     /// Starts one that asks the weir at this address, and then holds each request until its turn.

@@ -69,7 +69,7 @@ impl Served {
             runtime.block_on(async {
                 let listeners = Listeners::bind(&settings.listen).await?;
                 let at = listeners.addresses();
-                let grpc = at.grpc.tcp().expect("an address");
+                let grpc = at.grpc[0].endpoint.tcp().expect("an address");
                 sender.send(At { grpc, http: at.http, admin: at.admin }).expect("the test waits");
                 weir_app::serve(listeners, settings, shutdown).await
             })

@@ -246,7 +246,7 @@ fn query<'q>(entries: &'q [[Entry<'q>; 1]], asked: &[(&str, &str, Operation)], s
         limit: None,
     };
     let descriptors = entries.iter().zip(asked).map(of).collect();
-    Query { domain: "shop", descriptors, settle: settle.map(Box::new) }
+    Query { domain: "shop", caller: None, descriptors, settle: settle.map(Box::new) }
 }
 
 /// Runs a test on the memory store and on Redis.

@@ -11,7 +11,7 @@ use weir_settings::Settings;
 use weir_text::percent_encoded;
 use weir_text::yaml::Position;
 
-use super::{Failed, judged, other_file, prepared, read_by_settings};
+use super::{Failed, callers_by_settings, judged, other_file, prepared, read_by_settings};
 
 /// The rule of a finding that is no warning.
 const ERROR: &str = "error";
@@ -57,7 +57,8 @@ pub fn report_settings(
     format: CheckFormat,
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
-    written(read_by_settings(settings, directory), Some(settings), strictness, format, out)
+    let read = callers_by_settings(settings).and_then(|_| read_by_settings(settings, directory));
+    written(read, Some(settings), strictness, format, out)
 }
 
 /// Writes what is found in policies. `read` has none for a file of tests or traffic.

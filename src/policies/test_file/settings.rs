@@ -123,8 +123,9 @@ mod tests {
     use super::*;
 
     /// The settings and groups that change no answer of a test.
-    const OTHERS: [&str; 29] = [
+    const OTHERS: [&str; 30] = [
         "listen.",
+        "callers.",
         "admin.",
         "health.",
         "grpc.",

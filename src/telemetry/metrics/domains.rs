@@ -71,7 +71,10 @@ impl DomainCounts {
             DecisionResult::OverLimit => &lane.over_limit,
             DecisionResult::StoreFailed => &lane.store_failed,
             // These have no domain.
-            DecisionResult::Invalid | DecisionResult::UnknownDomain | DecisionResult::NoPolicies => return,
+            DecisionResult::Invalid
+            | DecisionResult::UnknownDomain
+            | DecisionResult::NoPolicies
+            | DecisionResult::NotAllowed => return,
         };
         count.fetch_add(1, Relaxed);
         if unmatched > 0 {
@@ -142,7 +145,12 @@ pub(super) fn metrics_of_domains(
         }
     });
     let of_unknown = Single(Some(move |to: &mut dyn Visitor| {
-        for result in [DecisionResult::Invalid, DecisionResult::NoPolicies, DecisionResult::UnknownDomain] {
+        for result in [
+            DecisionResult::Invalid,
+            DecisionResult::NoPolicies,
+            DecisionResult::NotAllowed,
+            DecisionResult::UnknownDomain,
+        ] {
             let count = latencies.failures(result);
             to.series(&[("domain", UNKNOWN), ("result", result.name())], Value::Count(count));
         }

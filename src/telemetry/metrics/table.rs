@@ -96,9 +96,10 @@ const REQUESTS: Section = Section {
         counter(REQUESTS_TOTAL, &["domain", "result"], "requests")
             .help("Requests by domain and by how their decision ended.")
             .more("`result` is `ok`, `over_limit` or `store_failed` (by `on_error: error`; its other actions count as `ok` or \
-                   `over_limit`). The domain `(unknown)` has three results of its own: `unknown_domain` (no policy has the domain; it \
+                   `over_limit`). The domain `(unknown)` has four results of its own: `unknown_domain` (no policy has the domain; it \
                    is probably misspelt), `invalid` (the request breaks a bound or cannot be read), `no_policies` (no policies were \
-                   loaded yet, only with `policies.source: xds`)."),
+                   loaded yet, only with `policies.source: xds`), `not_allowed` (with `callers.file`: its caller may not send it; \
+                   `weir_caller_requests_total` has the reason)."),
         counter(UNMATCHED, &["domain"], "descriptors")
             .help("Descriptors that met no rule, by domain. They are not limited.")
             .more("A misspelt key, in a policy or in Envoy's configuration, shows here. So does a descriptor that is \
@@ -302,7 +303,7 @@ const POLICIES: Section = Section {
         gauge("weir_input_refused", &["input"], "0 or 1")
             .help("Whether weir refuses or cannot read the newest input. Then the last good input stays in force.")
             .more("`input`: `policies` of the directory, and their overlays; `control_plane` for the last response with `policies.source: xds`; \
-                   `certificate` for the files of the gRPC listener's TLS; `overrides`, which the store does not give, or gives with \
+                   `certificate` for the files of the gRPC listener's TLS; `callers` for `callers.file`; `overrides`, which the store does not give, or gives with \
                    lines that are not overrides; `rows` of the files beside the policies. It is 0 again when the input is corrected. [Alert on \
                    any](operations.md#weirpolicyloadfailed)."),
     ],

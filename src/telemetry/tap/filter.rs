@@ -40,7 +40,10 @@ pub(super) const fn word(result: DecisionResult) -> &'static str {
     match result {
         DecisionResult::Ok | DecisionResult::UnknownDomain => "ok",
         DecisionResult::OverLimit => "over",
-        DecisionResult::Invalid | DecisionResult::NoPolicies | DecisionResult::StoreFailed => "error",
+        DecisionResult::Invalid
+        | DecisionResult::NoPolicies
+        | DecisionResult::NotAllowed
+        | DecisionResult::StoreFailed => "error",
     }
 }
 

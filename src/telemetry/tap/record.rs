@@ -21,6 +21,7 @@ const ENTRY_BYTES: usize = 32;
 pub struct Record {
     time: Micros,
     domain: Box<str>,
+    caller: Option<Box<str>>,
     verdict: &'static str,
     descriptors: Vec<Descriptor>,
     bytes: usize,
@@ -40,7 +41,8 @@ pub(super) fn bytes_of(request: &dyn AnsweredRequest) -> usize {
         let entries = request.entries(group).iter().map(|entry| ENTRY_BYTES + entry.key.len() + entry.value.len());
         RECORD_BYTES + request.rule(group).map_or(0, |rule| rule.path.len()) + entries.sum::<usize>()
     };
-    RECORD_BYTES + request.domain().len() + Group::all(request.descriptors()).map(of_descriptor).sum::<usize>()
+    let texts = request.domain().len() + request.caller().map_or(0, str::len);
+    RECORD_BYTES + texts + Group::all(request.descriptors()).map(of_descriptor).sum::<usize>()
 }
 
 impl Record {
@@ -54,6 +56,7 @@ impl Record {
         Self {
             time: now(),
             domain: request.domain().into(),
+            caller: request.caller().map(Into::into),
             verdict: word(request.result()),
             descriptors: Group::all(request.descriptors()).map(descriptor).collect(),
             bytes,
@@ -71,6 +74,7 @@ impl Record {
         let line = Line {
             time: shown_time(self.time),
             domain: (&*self.domain).into(),
+            caller: self.caller.as_deref().map(Cow::from),
             hits,
             descriptors: self
                 .descriptors

@@ -40,6 +40,7 @@ const HOLD_HITS: [&str; HoldHits::NAMES.len()] = ["weir.hits_held", "weir.hits_g
 #[derive(Debug, Default)]
 pub(super) struct DecisionRecord {
     domain: Option<StringValue>,
+    caller: Option<StringValue>,
     descriptors: Vec<StringValue>,
     rules: Vec<StringValue>,
     rows: Vec<StringValue>,
@@ -66,6 +67,10 @@ struct Called {
 impl DecisionRecord {
     pub(super) fn domain(&mut self, domain: &str) {
         self.domain = Some(bounded(domain));
+    }
+
+    pub(super) fn caller(&mut self, caller: Option<&str>) {
+        self.caller = caller.map(bounded);
     }
 
     pub(super) fn answered(&mut self, request: &dyn AnsweredRequest, has_values: bool) {
@@ -204,6 +209,9 @@ fn decision_span(trace: &Trace, record: DecisionRecord, ended: Ended, end: Syste
     };
     if let Some(domain) = record.domain {
         add("weir.domain", Value::String(domain));
+    }
+    if let Some(caller) = record.caller {
+        add("weir.caller", Value::String(caller));
     }
     let outcome = match (record.result, ended) {
         (Some(result), _) => result.name(),

@@ -52,7 +52,7 @@ fn notes(given: &[(&str, &str)]) -> String {
 #[test]
 fn without_a_variable_it_is_as_envoyproxy_ratelimit_is() {
     let found = settings(&[]);
-    assert_eq!(found.listen.grpc.to_string(), "0.0.0.0:8081");
+    assert_eq!(found.listen.grpc[0].to_string(), "0.0.0.0:8081");
     assert_eq!(found.listen.http.to_string(), "0.0.0.0:8080");
     assert_eq!(found.listen.admin.to_string(), "0.0.0.0:6070");
     assert_eq!(found.listen.metrics, None);
@@ -103,7 +103,7 @@ fn listeners_have_a_host_and_a_port() {
     ]);
     assert_eq!(found.listen.http.to_string(), "127.0.0.1:8080");
     assert_eq!(found.listen.admin.to_string(), "[::1]:7000");
-    assert_eq!(found.listen.grpc.to_string(), "127.0.0.1:0");
+    assert_eq!(found.listen.grpc[0].to_string(), "127.0.0.1:0");
     assert_eq!(settings(&[("HOST", "")]).listen.http.to_string(), "[::]:8080");
     assert_eq!(
         problems(&[("HOST", "nowhere.invalid"), ("GRPC_PORT", "65536")]),
@@ -116,7 +116,7 @@ fn listeners_have_a_host_and_a_port() {
 #[test]
 fn grpc_by_tls_and_a_socket() {
     let found = settings(&[("GRPC_UDS", "/run/ratelimit.sock"), ("GRPC_MAX_CONNECTION_AGE", "90s")]).listen;
-    assert_eq!(found.grpc.to_string(), "unix:/run/ratelimit.sock");
+    assert_eq!(found.grpc[0].to_string(), "unix:/run/ratelimit.sock");
     assert_eq!(found.max_connection_age, Duration::from_secs(90));
     let files = [
         ("GRPC_SERVER_TLS_CERT", "/tls/tls.crt"),

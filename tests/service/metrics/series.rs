@@ -48,7 +48,7 @@ fn hostile_domains_keys_and_values_add_no_series_beyond_the_bound() {
     let limiter = Limiter::new(policies, Options::new(store), observer);
     let decide = |domain: &str, key: &str, value: &str, limit: Option<(u32, Window)>| {
         let asked = DescriptorRequest { entries: &[Entry { key, value }], operation: Operation::Consume(1), limit };
-        let query = Query { domain, descriptors: smallvec![asked], settle: None };
+        let query = Query { domain, caller: None, descriptors: smallvec![asked], settle: None };
         limiter.decide_now(&query, Instant::now(), None).expect("an answer");
     };
 

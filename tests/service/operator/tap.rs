@@ -625,3 +625,17 @@ fn a_tap_shows_what_holds_charge_and_settles_give_back() {
         (&json!(0), [json!(true), json!(null), json!(null), json!(null), json!(93)])
     );
 }
+
+#[test]
+fn a_tap_names_the_caller_if_callers_have_rights() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("callers.yaml");
+    fs::write(&file, "callers: [{name: edge, listeners: [http], domains: [shop], may: [charge]}]").unwrap();
+    let policy = "domain: shop\ndescriptors:\n  - {key: user, rate_limit: {unit: year, requests_per_unit: 100}}\n";
+    let served = Served::start(policy, &[&format!("callers.file={}", file.display())]);
+    let (mut tap, _) = Tap::open(served.at.admin, "");
+    let body = json!({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]});
+    assert_eq!(http::post_json(served.at.http, "/json", &body.to_string()).unwrap().status, 200);
+    let line = tap.next();
+    assert_eq!((&line["caller"], &line["verdict"]), (&json!("edge"), &json!("ok")), "{line}");
+}

@@ -146,7 +146,8 @@ fn a_rule_with_rows_and_limits_of_requests_on_its_descriptors_are_in_the_first_s
         let ask = |entries: &[Entry<'_>]| {
             let limit = Some((5, Unit::Second.window()));
             let asked = DescriptorRequest { entries, operation: ONE, limit };
-            let query = Query { domain: "shop", descriptors: [asked].into_iter().collect(), settle: None };
+            let query =
+                Query { domain: "shop", caller: None, descriptors: [asked].into_iter().collect(), settle: None };
             run(stores.limiter.decide(&query, Instant::now(), None, None)).unwrap().statuses[0].remaining
         };
         assert_eq!(ask(&entries), 2, "seed {seed}");

@@ -35,6 +35,16 @@ pub(super) const CALLERS: Section = Section {
             .more("`listener` is `grpc`, or `http` for all HTTP listeners. `full`: there were as many as there may be; HTTP then closes \
                    the oldest that waits for a request. `peer`: the address had `http.connections_per_peer`. `handover`: every core had \
                    1,024 that it had not taken over yet."),
+        counter("weir_caller_requests_total", &["caller", "result"], "requests")
+            .help("Requests by caller, and whether the caller may send them.")
+            .more("There with `callers.file` only. `result` is `allowed`, or what the caller lacks: `domain`, a right (`charge`, `peek`, \
+                   `refund`, `settle`, `limits`), or `hits` if a descriptor has too many. The first 100 callers have series of \
+                   their own, further ones together `(others)`. `(unlisted)` has the requests without a caller: `unlisted` if no \
+                   caller has the certificate or the listener, `several_callers` if the names of a certificate are those of different \
+                   callers, `too_many_names` if weir does not read them all. [Alert on each refusal](operations.md#weirrefusesrequestsofcallers)."),
+        gauge("weir_callers", &[], "callers")
+            .help("Callers in force.")
+            .more("There with `callers.file` only."),
         counter("weir_admin_refused_total", &[], "requests")
             .help("Requests to the admin listener that had no token of admin.token_file.")
             .more("There with `admin.token_file` only. The log has the address."),

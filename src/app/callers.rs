@@ -1,0 +1,152 @@
+//! The callers and their rights: loaded at the start, and again when their file changes or an operator orders it.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::time::MissedTickBehavior;
+use weir_engine::callers::{Callers, Refusal};
+use weir_engine::words::printable;
+use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
+use weir_limiter::callers::{CallerCounts, CallersInForce};
+use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
+use weir_policies::{Listening, Problems, read_callers};
+use weir_settings::{HTTP_LISTENER, Settings};
+use weir_telemetry::metrics::{Metrics, Number};
+
+use super::AppError;
+use super::policies::of_load;
+
+/// The most problems of one file in the log.
+const PROBLEMS_LOGGED_MAX: usize = 20;
+
+/// What callers can be known by, with these settings.
+#[must_use]
+pub fn listening(listen: &weir_settings::Listen) -> Listening {
+    let grpc = listen.grpc.iter().map(|listener| listener.name.clone());
+    Listening {
+        listeners: grpc.chain([HTTP_LISTENER.to_owned()]).collect(),
+        has_client_ca: listen.tls.as_ref().is_some_and(|tls| tls.client_ca_file.is_some()),
+    }
+}
+
+/// Watches the file of callers.
+pub(super) struct CallerFile {
+    path: PathBuf,
+    listening: Listening,
+    watch: Watch,
+    in_force: Arc<CallersInForce>,
+    /// 1 while the newest file is refused.
+    refused: Number,
+}
+
+impl CallerFile {
+    /// Reads the file that the settings name. None if they name none.
+    ///
+    /// # Errors
+    /// All problems of the file.
+    pub(super) async fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Option<Self>, AppError> {
+        let Some(path) = settings.callers_file.clone() else { return Ok(None) };
+        let listening = listening(&settings.listen);
+        // The watch starts before the file is read, so that no change is missed.
+        let (watch, read) = on_own_thread({
+            let (path, listening) = (path.clone(), listening.clone());
+            move || (Watch::new(Source::from(&path)), read_callers(&path, Some(&listening)))
+        })
+        .await;
+        let callers = read.map_err(|problems| AppError::Policies(of_load(&problems).lines()))?;
+        log(&callers);
+        let shown = metrics.clone();
+        let show = Box::new(move |name: &str, counts: &Arc<CallerCounts>| show(&shown, name, counts));
+        let in_force = Arc::new(CallersInForce::new(callers, settings.runtime.cores().get(), show));
+        metrics.show("weir_callers", &[], &in_force, |in_force| in_force.count() as u64);
+        let refused = metrics.number("weir_input_refused", &["callers"]);
+        Ok(Some(Self { path, listening, watch, in_force, refused }))
+    }
+
+    pub(super) const fn in_force(&self) -> &Arc<CallersInForce> {
+        &self.in_force
+    }
+
+    /// Applies every change of the file, or logs its problems and keeps the callers in force.
+    pub(super) async fn follow(mut self, mut reloads: Reloads, life: Life) -> Result<(), String> {
+        let mut ticks = tokio::time::interval(POLL_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let is_order = tokio::select! {
+                () = life.reached(Phase::Draining) => return Ok(()),
+                () = reloads.next() => true,
+                _ = ticks.tick() => false,
+            };
+            // A file system that does not answer blocks one thread.
+            let looking = on_own_thread(move || {
+                self.look(is_order);
+                self
+            });
+            tokio::select! {
+                () = life.reached(Phase::Draining) => return Ok(()),
+                looked = looking => self = looked,
+            }
+        }
+    }
+
+    fn look(&mut self, is_order: bool) {
+        if is_order {
+            self.watch.settle_now();
+        } else {
+            match self.watch.poll(Instant::now()) {
+                Some(Change::Settled) => {}
+                Some(Change::Restless(_)) => {
+                    let file = printable(&self.path.display().to_string());
+                    tracing::warn!(file, "the file of callers keeps changing and is not loaded");
+                    return;
+                }
+                // A single file never rests beside others.
+                Some(Change::AtRest(_)) | None => return,
+            }
+        }
+        let read = read_callers(&self.path, Some(&self.listening));
+        // The file may have been read while it changed again. The watch reports that when it settles.
+        if !is_order && !self.watch.is_unchanged(&BTreeSet::new()) {
+            return;
+        }
+        self.refused.set(u64::from(read.is_err()));
+        match read {
+            Ok(callers) => {
+                log(&callers);
+                self.in_force.replace(callers);
+            }
+            Err(problems) => refuse(&problems),
+        }
+    }
+}
+
+fn log(callers: &Callers) {
+    tracing::info!(callers = callers.list().len(), "callers loaded");
+}
+
+fn refuse(problems: &Problems) {
+    for problem in problems.list().iter().take(PROBLEMS_LOGGED_MAX) {
+        tracing::error!(%problem, "callers refused, the last good ones stay in force");
+    }
+    let more = problems.count().saturating_sub(PROBLEMS_LOGGED_MAX);
+    if more > 0 {
+        tracing::error!(more, "more problems of callers: weir check lists all");
+    }
+}
+
+/// Shows the counts of a caller, of all further callers, or of requests without one.
+fn show(metrics: &Metrics, name: &str, counts: &Arc<CallerCounts>) {
+    let add = |result: &str, read: fn(&CallerCounts, Refusal) -> u64, refusal: Refusal| {
+        metrics.show("weir_caller_requests_total", &[name, result], counts, move |counts| read(counts, refusal));
+    };
+    let is_caller = |refusal: &Refusal| matches!(refusal, Refusal::Domain | Refusal::Right(_) | Refusal::Hits);
+    let has_caller = name != weir_limiter::callers::UNLISTED;
+    if has_caller {
+        add("allowed", |counts, _| counts.allowed(), Refusal::Domain);
+    }
+    for refusal in Refusal::ALL.into_iter().filter(|refusal| is_caller(refusal) == has_caller) {
+        add(refusal.name(), CallerCounts::refused, refusal);
+    }
+}

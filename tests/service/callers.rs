@@ -1,0 +1,534 @@
+//! Callers and their rights: who is known by which certificate and listener, what each may do, and files that change.
+//! The certificates are of the test's own authority.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use envoy_types::pb::google::protobuf::UInt64Value;
+use rcgen::{KeyPair, SanType};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use weir_engine::callers::Callers;
+use weir_tls::server::names_of;
+
+use crate::support::authority::{Authority, Issued};
+use crate::support::envoy::Envoy;
+use crate::support::process::{LogLine, PolicyDirectory, Process, Weir, serve};
+use crate::support::redis::RedisServer;
+use crate::support::rls::{self, RateLimitRequest, RateLimitResponse, ask};
+use crate::support::secured::{Address, Connector, config};
+use crate::support::served::Served;
+use crate::support::wait::{PATIENCE, until};
+use crate::support::{http, served};
+
+const POLICY: &str = "\
+domain: a
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 1000, hold: true}}
+";
+
+/// Every right, each for a caller of its own by a Unix socket of its name.
+const RIGHTS: &str = "\
+callers:
+- {name: charges, listeners: [charges], domains: [a], may: [charge], hits_max: 5}
+- {name: peeks, listeners: [peeks, http], domains: [a], may: [peek]}
+- {name: refunds, listeners: [refunds], domains: [a], may: [refund], hits_max: 5}
+- {name: settles, listeners: [settles], domains: [a], may: [settle], hits_max: 5}
+- {name: limits, listeners: [limits], domains: ['a*'], may: [charge, limits]}
+- {name: others, listeners: [others], domains: [b, 'a/*'], may: [charge, peek, refund, settle, limits]}
+";
+
+const LISTENERS: [&str; 7] = ["charges", "peeks", "refunds", "settles", "limits", "others", "nobody"];
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// A server with a file of callers, and a Unix socket for each listener.
+struct Bench {
+    served: Served,
+    directory: TempDir,
+}
+
+impl Bench {
+    fn start(callers: &str, settings: &[&str]) -> Self {
+        let directory = TempDir::new().unwrap();
+        let file = directory.path().join("callers.yaml");
+        fs::write(&file, callers).unwrap();
+        let socket = |name: &&str| format!(",{name}=unix:{}", directory.path().join(name).display());
+        let listeners = format!("listen.grpc=grpc=127.0.0.1:0{}", LISTENERS.iter().map(socket).collect::<String>());
+        let file = format!("callers.file={}", file.display());
+        let served = Served::start(POLICY, &[&[listeners.as_str(), &file], settings].concat());
+        Self { served, directory }
+    }
+
+    fn connector(&self, listener: &str) -> Connector {
+        Connector::new(Address::Unix(self.directory.path().join(listener)))
+    }
+
+    fn ask(&self, listener: &str, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        runtime().block_on(async {
+            let channel = self.connector(listener).channel().await.expect("a connection");
+            ask(channel, request).await
+        })
+    }
+
+    /// Replaces the file of callers as a whole.
+    fn replace(&self, text: &str) {
+        replace(&self.directory.path().join("callers.yaml"), text);
+    }
+
+    fn count(&self, caller: &str, result: &str) -> u64 {
+        let series = format!("weir_caller_requests_total{{caller=\"{caller}\",result=\"{result}\"}}");
+        self.served.metric(&series).unwrap_or_else(|| panic!("no {series}"))
+    }
+}
+
+fn replace(path: &Path, text: &str) {
+    let next = path.with_extension("next");
+    fs::write(&next, text).unwrap();
+    fs::rename(next, path).unwrap();
+}
+
+/// A request of ann in the domain, changed.
+fn ann(domain: &str, hits: u64, change: impl Fn(&mut RateLimitRequest)) -> RateLimitRequest {
+    let mut request = rls::request(domain, &[("user", "ann")]);
+    request.descriptors[0].hits_addend = Some(UInt64Value { value: hits });
+    change(&mut request);
+    request
+}
+
+/// Adds the entry of a settle without a receipt.
+fn settling(request: &mut RateLimitRequest) {
+    let receipt = rls::request("a", &[("weir.receipt", "none")]);
+    request.descriptors[0].entries.extend(receipt.descriptors[0].entries.clone());
+}
+
+fn refunding(request: &mut RateLimitRequest) {
+    request.descriptors[0].is_negative_hits = true;
+}
+
+fn limited(request: &mut RateLimitRequest) {
+    request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1_000, unit: 4, ..Default::default() });
+}
+
+#[test]
+fn each_right_is_needed_and_a_refused_request_is_not_charged_in_memory() {
+    each_right_is_needed_and_a_refused_request_is_not_charged(&[]);
+}
+
+#[test]
+fn each_right_is_needed_and_a_refused_request_is_not_charged_in_redis() {
+    let redis = RedisServer::start();
+    let url = format!("redis.url={}", redis.url());
+    each_right_is_needed_and_a_refused_request_is_not_charged(&["store=redis", &url, "redis.timeout=900ms"]);
+}
+
+fn each_right_is_needed_and_a_refused_request_is_not_charged(settings: &[&str]) {
+    let bench = Bench::start(RIGHTS, settings);
+    let nothing = |_: &mut RateLimitRequest| {};
+    // A message of more than 16 KiB is decided on another thread.
+    let long = |request: &mut RateLimitRequest| {
+        let more = rls::request("a", &[("other", &"x".repeat(20_000))]).descriptors.remove(0);
+        request.descriptors.push(more);
+    };
+    let mut refused = 0;
+    for (request, lacks, allowed) in [
+        (ann("a", 2, nothing), "charge", &["charges", "limits"][..]),
+        (ann("a", 2, long), "charge", &["charges", "limits"]),
+        (ann("a", 0, nothing), "peek", &["peeks"]),
+        (ann("a", 2, refunding), "refund", &["refunds"]),
+        (ann("a", 2, settling), "settle", &["settles"]),
+        (ann("a", 0, settling), "settle", &["settles"]),
+        (ann("a", 2, limited), "limits", &["limits"]),
+    ] {
+        for caller in &LISTENERS[..5] {
+            match bench.ask(caller, request.clone()) {
+                Ok(answer) => assert!(rls::admits(&answer) && allowed.contains(caller), "{caller}: {request:?}"),
+                Err(status) => {
+                    refused += 1;
+                    assert_eq!(status.code(), Code::PermissionDenied, "{caller}: {status}");
+                    assert!(!allowed.contains(caller), "{caller}: {status}");
+                    // Who may not charge lacks that before limits of its own.
+                    let is_named = [lacks, "charge"].iter().any(|right| {
+                        status.message() == format!("the caller {caller} lacks the right \"{right}\" (nothing was charged)")
+                    });
+                    assert!(is_named, "{status}");
+                }
+            }
+        }
+    }
+    assert_eq!(refused, 26);
+    let mut many = ann("a", 2, nothing);
+    many.descriptors.extend(ann("a", 6, nothing).descriptors);
+    for (caller, request, expected) in [
+        ("charges", many, "the caller charges may ask for at most 5 hits of a descriptor (nothing was charged)"),
+        ("refunds", ann("a", 6, refunding), "the caller refunds may ask for at most 5 hits of a descriptor (nothing was charged)"),
+        ("settles", ann("a", 6, settling), "the caller settles may ask for at most 5 hits of a descriptor (nothing was charged)"),
+        ("others", ann("a", 1, nothing), "the caller others has no rights in this domain (nothing was charged)"),
+        ("others", ann("a/", 1, nothing), ""),
+        ("charges", ann("b", 1, nothing), "the caller charges has no rights in this domain (nothing was charged)"),
+        ("nobody", ann("a", 1, nothing), "no caller of callers.file has a name of this certificate or this listener (nothing was charged)"),
+    ] {
+        let answer = bench.ask(caller, request);
+        assert_eq!(answer.as_ref().err().map_or("", Status::message), expected, "{caller}");
+    }
+    // 2 by each charge of `charges` and `limits`, by the refund less 2, by the settle 2 more.
+    let left = bench.ask("peeks", ann("a", 0, nothing)).unwrap().statuses[0].limit_remaining;
+    assert_eq!(left, 1_000 - 8);
+    assert_eq!((bench.count("peeks", "allowed"), bench.count("peeks", "charge")), (2, 3));
+    assert_eq!((bench.count("limits", "limits"), bench.count("others", "domain")), (0, 1));
+    assert_eq!((bench.count("(unlisted)", "unlisted"), bench.count("charges", "hits")), (1, 1));
+    let not_allowed = "weir_requests_total{domain=\"(unknown)\",result=\"not_allowed\"}";
+    assert_eq!(bench.served.metric(not_allowed), Some(refused + 6));
+    assert_eq!(bench.served.metric("weir_callers"), Some(6));
+}
+
+#[test]
+fn json_is_the_listener_http() {
+    let bench = Bench::start(RIGHTS, &[]);
+    let post = |domain: &str, hits: u64| {
+        let body = json!({"domain": domain, "descriptors": [{"entries": [{"key": "user", "value": "ann"}], "hits_addend": hits}]});
+        http::post_json(bench.served.at.http, "/json", &body.to_string()).unwrap()
+    };
+    assert_eq!(post("a", 0).status, 200);
+    let refused = post("a", 1);
+    assert_eq!((refused.status, &*refused.body), (403, "the caller peeks lacks the right \"charge\" (nothing was charged)\n"));
+    assert_eq!(post("b", 0).status, 403);
+    let answer: serde_json::Value = serde_json::from_str(&post("a", 0).body).unwrap();
+    assert_eq!(answer["statuses"][0]["limitRemaining"], 1_000);
+}
+
+#[test]
+fn health_needs_no_caller() {
+    let bench = Bench::start("callers: []", &[]);
+    let status = runtime().block_on(async {
+        let channel = bench.connector("nobody").channel().await.expect("a connection");
+        let refused = ask(channel.clone(), ann("a", 1, |_| {})).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        HealthClient::new(channel).check(HealthCheckRequest::default()).await
+    });
+    status.expect("health is answered");
+    assert_eq!(http::get(bench.served.at.http, "/readyz").unwrap().status, 200);
+}
+
+#[test]
+fn a_changed_file_is_in_force_on_open_connections_and_a_wrong_one_is_not() {
+    const FIRST: &str = "callers: [{name: first, listeners: [charges], domains: [a], may: [charge]}]";
+    let bench = Bench::start(FIRST, &[]);
+    let runtime = runtime();
+    let connector = bench.connector("charges");
+    let channel = runtime.block_on(connector.channel()).expect("a connection");
+    let may = |channel: &tonic::transport::Channel| {
+        let answer = runtime.block_on(ask(channel.clone(), ann("a", 1, |_| {})));
+        answer.map(drop).map_err(|status| status.message().to_owned())
+    };
+    let refused = || bench.served.metric("weir_input_refused{input=\"callers\"}").unwrap();
+    assert_eq!((may(&channel), refused()), (Ok(()), 0));
+    bench.replace(&FIRST.replace("charge]", "peek]").replace("first", "second"));
+    let lacks = "the caller second lacks the right \"charge\" (nothing was charged)".to_owned();
+    until("the new rights", PATIENCE, || (may(&channel) == Err(lacks.clone())).then_some(()));
+    for wrong in [&FIRST[..40], "", "callers: [{name: x}]", &"- {}\n".repeat(100_000)] {
+        bench.replace(wrong);
+        until("the gauge", PATIENCE, || (refused() == 1).then_some(()));
+        assert_eq!(may(&channel), Err(lacks.clone()), "{wrong:.80}");
+        bench.replace(&FIRST.replace("charge]", "peek]").replace("first", "second"));
+        until("the gauge to fall", PATIENCE, || (refused() == 0).then_some(()));
+    }
+    fs::remove_file(bench.directory.path().join("callers.yaml")).unwrap();
+    until("the gauge", PATIENCE, || (refused() == 1).then_some(()));
+    assert_eq!(may(&channel), Err(lacks));
+    bench.replace(FIRST);
+    until("the first rights", PATIENCE, || (may(&channel) == Ok(())).then_some(()));
+    assert_eq!(connector.count(), 1, "the connection stays open");
+}
+
+#[test]
+fn a_file_that_is_replaced_twice_a_second_is_never_half_in_force() {
+    let file = |of: &str, other: &str| {
+        format!(
+            "callers:\n- {{name: {of}, listeners: [charges], domains: [a], may: [charge]}}\n\
+             - {{name: {other}, listeners: [limits], domains: [a], may: [charge]}}\n"
+        )
+    };
+    let (one, two) = (file("x", "y"), file("y", "x"));
+    let bench = Bench::start(&one, &[]);
+    let runtime = runtime();
+    let channel = runtime.block_on(bench.connector("charges").channel()).expect("a connection");
+    let (began, mut replaced, mut asked) = (Instant::now(), 0, 0_u64);
+    while began.elapsed() < Duration::from_secs(5) {
+        if began.elapsed() > Duration::from_millis(500) * replaced {
+            bench.replace(if replaced % 2 == 0 { &two } else { &one });
+            replaced += 1;
+        }
+        runtime.block_on(ask(channel.clone(), ann("a", 1, |_| {}))).expect("both files allow it");
+        asked += 1;
+    }
+    let counted = || bench.count("x", "allowed") + bench.count("y", "allowed");
+    assert_eq!(counted(), asked);
+    until("the last file", PATIENCE, || {
+        runtime.block_on(ask(channel.clone(), ann("a", 1, |_| {}))).expect("both files allow it");
+        (bench.count("y", "allowed") > 0 && bench.count("x", "allowed") > 0).then_some(())
+    });
+}
+
+/// Callers by the names of certificates.
+const BY_CERTIFICATE: &str = "\
+callers:
+- {name: a, certificates: ['spiffe://mesh/ns/a/*', envoy.a.mesh], domains: [a], may: [charge, peek]}
+- {name: b, certificates: ['spiffe://mesh/ns/b/*', 'spiffe://mesh/ns/a/sa/bridge'], domains: [b], may: [charge, peek]}
+";
+
+/// A small generator (splitmix64): the same names in every run.
+struct Dice(u64);
+
+impl Dice {
+    /// A number below `end`.
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) >> 16).unwrap() % end
+    }
+
+    fn of<'a, T: ?Sized>(&mut self, list: &[&'a T]) -> &'a T {
+        list[self.below(list.len())]
+    }
+
+    /// A name of an entry, or one that is nearly that.
+    fn name(&mut self) -> String {
+        const NAMES: [&str; 9] = [
+            "spiffe://mesh/ns/a/sa/web",
+            "spiffe://mesh/ns/a",
+            "spiffe://mesh/ns/b/x",
+            "spiffe://mesh/ns/a/sa/bridge",
+            "spiffe://mesh/ns/a/../b/x",
+            "envoy.a.mesh",
+            "*.a.mesh",
+            "xn--envoy-0ra.a.mesh",
+            "spiffe://mesh/ns/ab/sa/web",
+        ];
+        const PARTS: [&str; 18] = [
+            "/", "//", "/..", "/.", "%2f", "%00", "\0", "*", ".", "?", "#", "@", ":", "A", "a", "\\", " ", "spiffe://mesh/ns/a/",
+        ];
+        let mut name = self.of(&NAMES).to_owned();
+        for _ in 0..self.below(3) {
+            let at = self.below(name.len() + 1);
+            match self.below(4) {
+                0 => name.insert_str(at, self.of(&PARTS)),
+                1 => name.truncate(at.max(1)),
+                2 if at < name.len() => {
+                    let letter = name.remove(at);
+                    name.insert(at, if letter.is_ascii_lowercase() { letter.to_ascii_uppercase() } else { letter.to_ascii_lowercase() });
+                }
+                _ => name.push_str(self.of(&PARTS)),
+            }
+        }
+        name
+    }
+
+    /// The names of a certificate, each of some kind.
+    fn names(&mut self) -> Vec<SanType> {
+        let count = if self.below(50) == 0 { 100 + self.below(2_000) } else { self.below(4) };
+        (0..count).map(|_| self.san()).collect()
+    }
+
+    fn san(&mut self) -> SanType {
+        let name = self.name();
+        let text = || name.as_str().try_into().expect("ASCII");
+        match self.below(8) {
+            0 => SanType::Rfc822Name(text()),
+            1 => SanType::OtherName((vec![1, 3, 6, 1, 4, 1, 311, 20, 2, 3], name.as_str().into())),
+            2 => SanType::IpAddress([10, 0, 0, 1].into()),
+            3 | 4 => SanType::DnsName(text()),
+            _ => SanType::URI(text()),
+        }
+    }
+}
+
+/// What a name gives by the entries of [`BY_CERTIFICATE`], written for these entries alone.
+fn owner(name: &SanType) -> Option<&'static str> {
+    match name {
+        SanType::DnsName(name) => name.as_str().eq_ignore_ascii_case("envoy.a.mesh").then_some("a"),
+        SanType::URI(uri) if uri.as_str() == "spiffe://mesh/ns/a/sa/bridge" => Some("b"),
+        SanType::URI(uri) => {
+            let (of, below) = uri.as_str().strip_prefix("spiffe://mesh/ns/")?.split_once('/')?;
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || ".@:".contains(c);
+            let is_below = below.split('/').all(|part| !["", ".", ".."].contains(&part) && part.chars().all(is_plain));
+            ["a", "b"].into_iter().find(|name| *name == of && is_below)
+        }
+        _ => None,
+    }
+}
+
+/// The only caller that these names may be. None if they are of several, or too many.
+fn owner_of(names: &[SanType]) -> Option<&'static str> {
+    let owners: Vec<_> = names.iter().filter_map(owner).collect();
+    let first = *owners.first()?;
+    (names.len() < 64 && owners.iter().all(|owner| *owner == first)).then_some(first)
+}
+
+#[test]
+fn ten_thousand_hostile_certificates_are_nobody_beyond_their_entry() {
+    let callers: Callers = weir_policies::parse_callers("c.yaml", BY_CERTIFICATE, None).unwrap();
+    let (authority, key, mut dice) = (Authority::new("ours"), KeyPair::generate().unwrap(), Dice(7));
+    let (mut known, mut refused) = (0, 0);
+    for _ in 0..10_000 {
+        let names = dice.names();
+        let certificate: CertificateDer<'static> = authority.certificate_with(names.clone(), &key);
+        let read = names_of(&certificate);
+        let found = read.as_deref().and_then(|read| callers.find(read, "grpc").ok()).map(|caller| &*caller.name);
+        if names.len() >= 100 {
+            // Names that are no DNS names are not counted, so a few such certificates are read.
+            assert!(found.is_none() || names.iter().filter_map(owner).any(|owner| Some(owner) == found), "{names:?}");
+            continue;
+        }
+        assert_eq!(found, owner_of(&names), "{names:?} is read as {read:?}");
+        if found.is_some() { known += 1 } else { refused += 1 }
+    }
+    assert!(known > 500 && refused > 5_000, "{known} known, {refused} refused");
+}
+
+/// A weir with this file of callers, by TLS with certificates of clients.
+fn secured(authority: &Authority, callers: &Path, policies: &PolicyDirectory, settings: &[&str]) -> Weir {
+    let arguments = secured_arguments(authority, callers, settings);
+    Weir::start(&policies.path(), &arguments)
+}
+
+fn secured_arguments(authority: &Authority, callers: &Path, settings: &[&str]) -> Vec<String> {
+    let own = authority.server("grpc", &["localhost", "127.0.0.1"]);
+    let all = [
+        format!("listen.tls.cert_file={}", own.certificate.display()),
+        format!("listen.tls.key_file={}", own.key.display()),
+        format!("listen.tls.client_ca_file={}", authority.file().display()),
+        format!("callers.file={}", callers.display()),
+    ];
+    let all = all.into_iter().chain(settings.iter().map(|setting| (*setting).to_owned()));
+    all.flat_map(|setting| ["--set".to_owned(), setting]).collect()
+}
+
+fn policies() -> PolicyDirectory {
+    let domain = |name: &str| {
+        let policy = format!("domain: {name}\ndescriptors:\n- {{key: user, rate_limit: {{unit: year, requests_per_unit: 3}}}}\n");
+        (format!("{name}.yaml"), policy)
+    };
+    PolicyDirectory::with_files(&[domain("a"), domain("b")])
+}
+
+fn written(directory: &TempDir, text: &str) -> PathBuf {
+    let path = directory.path().join("callers.yaml");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+/// Asks with this certificate for a look. The error is that of the connection or of the answer.
+fn looks(weir: &Weir, authority: &Authority, issued: &Issued, domain: &str) -> Result<(), Option<Status>> {
+    runtime().block_on(async {
+        let connector = Connector::new(Address::Tls(weir.grpc, config(authority, Some(issued)).into()));
+        let channel = connector.channel().await.map_err(|_| None)?;
+        ask(channel, rls::look(domain, &[("user", "ann")])).await.map(drop).map_err(Some)
+    })
+}
+
+#[test]
+fn certificates_by_tls_have_the_rights_of_their_entry_and_hostile_ones_none() {
+    let (authority, directory) = (Authority::new("ours"), TempDir::new().unwrap());
+    let callers = written(&directory, BY_CERTIFICATE);
+    let weir = secured(&authority, &callers, &policies(), &[]);
+    let uri = |text: &str| SanType::URI(text.try_into().unwrap());
+    let dns = |text: &str| SanType::DnsName(text.try_into().unwrap());
+    for (file, names, expected) in [
+        ("a", vec![uri("spiffe://mesh/ns/a/sa/web")], Ok("a")),
+        ("dns", vec![dns("Envoy.A.mesh")], Ok("a")),
+        ("twice", vec![uri("spiffe://mesh/ns/a/sa/web"), uri("spiffe://mesh/ns/a/sa/web")], Ok("a")),
+        ("both", vec![uri("spiffe://mesh/ns/a/sa/web"), dns("envoy.a.mesh")], Ok("a")),
+        ("exact", vec![uri("spiffe://mesh/ns/a/sa/bridge")], Ok("b")),
+        ("several", vec![uri("spiffe://mesh/ns/a/x"), uri("spiffe://mesh/ns/b/x")], Err("the names of this certificate are those of different callers")),
+        ("many", (0..2_000).map(|n| uri(&format!("spiffe://mesh/ns/a/{n}"))).collect(), Err("this certificate has more names than a caller may have")),
+        ("none", vec![], Err("no caller of callers.file has a name of this certificate")),
+        ("wildcard", vec![dns("*.a.mesh")], Err("no caller of callers.file has a name of this certificate")),
+    ] {
+        let issued = authority.client_with(file, names);
+        for domain in ["a", "b"] {
+            let answer = looks(&weir, &authority, &issued, domain);
+            match (expected, answer) {
+                (Ok(own), Ok(())) => assert_eq!(own, domain, "{file}"),
+                (Ok(own), Err(Some(status))) => {
+                    assert_ne!(own, domain, "{file}: {status}");
+                    assert_eq!(status.message(), format!("the caller {own} has no rights in this domain (nothing was charged)"));
+                }
+                (Err(reason), Err(Some(status))) => {
+                    assert_eq!(status.code(), Code::PermissionDenied);
+                    assert!(status.message().starts_with(reason), "{file}: {status}");
+                }
+                (_, answer) => panic!("{file} {domain}: {answer:?}"),
+            }
+        }
+    }
+    let (mut dice, mut known) = (Dice(11), 0);
+    for number in 0..200 {
+        let names = dice.names();
+        let issued = authority.client_with(&format!("hostile{number}"), names.clone());
+        for domain in ["a", "b"] {
+            if looks(&weir, &authority, &issued, domain).is_ok() {
+                known += 1;
+                assert!(names.iter().filter_map(owner).any(|owner| owner == domain), "{domain}: {names:?}");
+            }
+        }
+    }
+    assert!(known > 5, "{known} known");
+    let refused = |line: &LogLine| line.message() == Some("refused requests that their caller may not send");
+    assert!(weir.wait_for_log(0, PATIENCE, refused), "{}", weir.written());
+    // One line for each reason in ten seconds, for hundreds of refused requests.
+    assert!(weir.count_in_log(refused) <= 40, "{}", weir.written());
+    let names = |line: &LogLine| refused(line) && line.raw().contains("spiffe://mesh/ns/a/sa/web");
+    assert!(weir.count_in_log(names) > 0, "{}", weir.written());
+}
+
+#[test]
+fn an_envoy_with_a_certificate_charges_its_domain_and_no_other() {
+    let (authority, directory) = (Authority::new("ours"), TempDir::new().unwrap());
+    let callers = written(&directory, BY_CERTIFICATE);
+    let weir = secured(&authority, &callers, &policies(), &[]);
+    let issued = authority.client_named("envoy", &[], &["spiffe://mesh/ns/a/sa/envoy"]);
+    let statuses = |envoy: &Envoy| {
+        let get = || http::request(envoy.ingress, "GET", "/", &[("x-user", "ann")], "").expect("an answer").status;
+        [get(), get(), get(), get()]
+    };
+    let own = Envoy::start_secured(weir.grpc, &authority.file(), &issued, "a");
+    assert_eq!(statuses(&own), [200, 200, 200, 429]);
+    // With failure_mode_deny Envoy answers 500 after PERMISSION_DENIED. Without, the request would pass.
+    let other = Envoy::start_secured(weir.grpc, &authority.file(), &issued, "b");
+    assert_eq!(statuses(&other), [500; 4]);
+    let hits = |domain: &str| served::metric(weir.http, &format!("weir_hits_total{{domain=\"{domain}\"}}"));
+    assert_eq!((hits("a"), hits("b")), (Some(4), Some(0)));
+    let refused = served::metric(weir.http, "weir_caller_requests_total{caller=\"a\",result=\"domain\"}");
+    assert_eq!(refused, Some(4));
+}
+
+#[test]
+fn a_server_with_wrong_callers_does_not_start() {
+    let (directory, policies) = (TempDir::new().unwrap(), policies());
+    for (text, expected) in [
+        (BY_CERTIFICATE, ":2:28: certificates need listen.tls.client_ca_file: without it clients show none"),
+        ("callers: [{name: a, listeners: [gprc], domains: [a], may: [peek]}]", ":1:33: no listener \"gprc\", did you mean \"grpc\"?"),
+        ("callers: [{name: a, listners: [grpc], domains: [a], may: [peek]}]", ":1:21: unknown key \"listners\" in a caller, did you mean \"listeners\"?"),
+    ] {
+        let file = written(&directory, text);
+        let arguments = ["--set".to_owned(), format!("callers.file={}", file.display())];
+        let (status, written) = Process::spawn(serve(&policies.path(), &arguments)).finish();
+        assert_eq!(status.code(), Some(1), "{written}");
+        assert!(written.contains(&format!("{}{expected}", file.display())), "{written}");
+    }
+    let arguments = ["--set".to_owned(), "callers.file=/nowhere/callers.yaml".to_owned()];
+    let (status, written) = Process::spawn(serve(&policies.path(), &arguments)).finish();
+    assert_eq!(status.code(), Some(1), "{written}");
+    assert!(written.contains("/nowhere/callers.yaml"), "{written}");
+}
