@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::google::protobuf::UInt64Value;
@@ -93,6 +93,9 @@ impl Bench {
 fn replace(path: &Path, text: &str) {
     let next = path.with_extension("next");
     fs::write(&next, text).unwrap();
+    // Written long before it is renamed into place. So it is whole, and settles at once.
+    let written = fs::File::options().write(true).open(&next).unwrap();
+    written.set_modified(SystemTime::now() - Duration::from_secs(10)).unwrap();
     fs::rename(next, path).unwrap();
 }
 
@@ -157,7 +160,8 @@ fn each_right_is_needed_and_a_refused_request_is_not_charged(settings: &[&str]) 
                     assert!(!allowed.contains(caller), "{caller}: {status}");
                     // Who may not charge lacks that before limits of its own.
                     let is_named = [lacks, "charge"].iter().any(|right| {
-                        status.message() == format!("the caller {caller} lacks the right \"{right}\" (nothing was charged)")
+                        status.message()
+                            == format!("the caller {caller} lacks the right \"{right}\" (nothing was charged)")
                     });
                     assert!(is_named, "{status}");
                 }
@@ -169,19 +173,31 @@ fn each_right_is_needed_and_a_refused_request_is_not_charged(settings: &[&str]) 
     many.descriptors.extend(ann("a", 6, nothing).descriptors);
     for (caller, request, expected) in [
         ("charges", many, "the caller charges may ask for at most 5 hits of a descriptor (nothing was charged)"),
-        ("refunds", ann("a", 6, refunding), "the caller refunds may ask for at most 5 hits of a descriptor (nothing was charged)"),
-        ("settles", ann("a", 6, settling), "the caller settles may ask for at most 5 hits of a descriptor (nothing was charged)"),
+        (
+            "refunds",
+            ann("a", 6, refunding),
+            "the caller refunds may ask for at most 5 hits of a descriptor (nothing was charged)",
+        ),
+        (
+            "settles",
+            ann("a", 6, settling),
+            "the caller settles may ask for at most 5 hits of a descriptor (nothing was charged)",
+        ),
         ("others", ann("a", 1, nothing), "the caller others has no rights in this domain (nothing was charged)"),
         ("others", ann("a/", 1, nothing), ""),
         ("charges", ann("b", 1, nothing), "the caller charges has no rights in this domain (nothing was charged)"),
-        ("nobody", ann("a", 1, nothing), "no caller of callers.file has a name of this certificate or this listener (nothing was charged)"),
+        (
+            "nobody",
+            ann("a", 1, nothing),
+            "no caller of callers.file has a name of this certificate or this listener (nothing was charged)",
+        ),
     ] {
         let answer = bench.ask(caller, request);
         assert_eq!(answer.as_ref().err().map_or("", Status::message), expected, "{caller}");
     }
-    // 2 by each charge of `charges` and `limits`, by the refund less 2, by the settle 2 more.
+    // 2 by each charge of `charges` and `limits`, and 2 less by the refund. A settle without a receipt charges a post-paid limit only.
     let left = bench.ask("peeks", ann("a", 0, nothing)).unwrap().statuses[0].limit_remaining;
-    assert_eq!(left, 1_000 - 8);
+    assert_eq!(left, 1_000 - 6);
     assert_eq!((bench.count("peeks", "allowed"), bench.count("peeks", "charge")), (2, 3));
     assert_eq!((bench.count("limits", "limits"), bench.count("others", "domain")), (0, 1));
     assert_eq!((bench.count("(unlisted)", "unlisted"), bench.count("charges", "hits")), (1, 1));
@@ -199,7 +215,10 @@ fn json_is_the_listener_http() {
     };
     assert_eq!(post("a", 0).status, 200);
     let refused = post("a", 1);
-    assert_eq!((refused.status, &*refused.body), (403, "the caller peeks lacks the right \"charge\" (nothing was charged)\n"));
+    assert_eq!(
+        (refused.status, &*refused.body),
+        (403, "the caller peeks lacks the right \"charge\" (nothing was charged)\n")
+    );
     assert_eq!(post("b", 0).status, 403);
     let answer: serde_json::Value = serde_json::from_str(&post("a", 0).body).unwrap();
     assert_eq!(answer["statuses"][0]["limitRemaining"], 1_000);
@@ -262,20 +281,26 @@ fn a_file_that_is_replaced_twice_a_second_is_never_half_in_force() {
     let runtime = runtime();
     let channel = runtime.block_on(bench.connector("charges").channel()).expect("a connection");
     let (began, mut replaced, mut asked) = (Instant::now(), 0, 0_u64);
+    let mut ask_once = || {
+        runtime.block_on(ask(channel.clone(), ann("a", 1, |_| {}))).expect("both files allow it");
+        asked += 1;
+        asked
+    };
     while began.elapsed() < Duration::from_secs(5) {
         if began.elapsed() > Duration::from_millis(500) * replaced {
             bench.replace(if replaced % 2 == 0 { &two } else { &one });
             replaced += 1;
         }
-        runtime.block_on(ask(channel.clone(), ann("a", 1, |_| {}))).expect("both files allow it");
-        asked += 1;
+        ask_once();
     }
-    let counted = || bench.count("x", "allowed") + bench.count("y", "allowed");
-    assert_eq!(counted(), asked);
+    bench.replace(&two);
     until("the last file", PATIENCE, || {
-        runtime.block_on(ask(channel.clone(), ann("a", 1, |_| {}))).expect("both files allow it");
-        (bench.count("y", "allowed") > 0 && bench.count("x", "allowed") > 0).then_some(())
+        let before = bench.count("y", "allowed");
+        ask_once();
+        (bench.count("y", "allowed") > before).then_some(())
     });
+    assert_eq!(bench.count("x", "allowed") + bench.count("y", "allowed"), ask_once() - 1);
+    assert_eq!(bench.served.metric("weir_input_refused{input=\"callers\"}"), Some(0));
 }
 
 /// Callers by the names of certificates.
@@ -316,7 +341,24 @@ impl Dice {
             "spiffe://mesh/ns/ab/sa/web",
         ];
         const PARTS: [&str; 18] = [
-            "/", "//", "/..", "/.", "%2f", "%00", "\0", "*", ".", "?", "#", "@", ":", "A", "a", "\\", " ", "spiffe://mesh/ns/a/",
+            "/",
+            "//",
+            "/..",
+            "/.",
+            "%2f",
+            "%00",
+            "\0",
+            "*",
+            ".",
+            "?",
+            "#",
+            "@",
+            ":",
+            "A",
+            "a",
+            "\\",
+            " ",
+            "spiffe://mesh/ns/a/",
         ];
         let mut name = self.of(&NAMES).to_owned();
         for _ in 0..self.below(3) {
@@ -326,7 +368,14 @@ impl Dice {
                 1 => name.truncate(at.max(1)),
                 2 if at < name.len() => {
                     let letter = name.remove(at);
-                    name.insert(at, if letter.is_ascii_lowercase() { letter.to_ascii_uppercase() } else { letter.to_ascii_lowercase() });
+                    name.insert(
+                        at,
+                        if letter.is_ascii_lowercase() {
+                            letter.to_ascii_uppercase()
+                        } else {
+                            letter.to_ascii_lowercase()
+                        },
+                    );
                 }
                 _ => name.push_str(self.of(&PARTS)),
             }
@@ -397,12 +446,7 @@ fn ten_thousand_hostile_certificates_are_nobody_beyond_their_entry() {
 }
 
 /// A weir with this file of callers, by TLS with certificates of clients.
-fn secured(authority: &Authority, callers: &Path, policies: &PolicyDirectory, settings: &[&str]) -> Weir {
-    let arguments = secured_arguments(authority, callers, settings);
-    Weir::start(&policies.path(), &arguments)
-}
-
-fn secured_arguments(authority: &Authority, callers: &Path, settings: &[&str]) -> Vec<String> {
+fn secured(authority: &Authority, callers: &Path, policies: &PolicyDirectory) -> Weir {
     let own = authority.server("grpc", &["localhost", "127.0.0.1"]);
     let all = [
         format!("listen.tls.cert_file={}", own.certificate.display()),
@@ -410,13 +454,15 @@ fn secured_arguments(authority: &Authority, callers: &Path, settings: &[&str]) -
         format!("listen.tls.client_ca_file={}", authority.file().display()),
         format!("callers.file={}", callers.display()),
     ];
-    let all = all.into_iter().chain(settings.iter().map(|setting| (*setting).to_owned()));
-    all.flat_map(|setting| ["--set".to_owned(), setting]).collect()
+    let arguments: Vec<String> = all.into_iter().flat_map(|setting| ["--set".to_owned(), setting]).collect();
+    Weir::start(&policies.path(), &arguments)
 }
 
 fn policies() -> PolicyDirectory {
     let domain = |name: &str| {
-        let policy = format!("domain: {name}\ndescriptors:\n- {{key: user, rate_limit: {{unit: year, requests_per_unit: 3}}}}\n");
+        let policy = format!(
+            "domain: {name}\ndescriptors:\n- {{key: user, rate_limit: {{unit: year, requests_per_unit: 3}}}}\n"
+        );
         (format!("{name}.yaml"), policy)
     };
     PolicyDirectory::with_files(&[domain("a"), domain("b")])
@@ -441,7 +487,8 @@ fn looks(weir: &Weir, authority: &Authority, issued: &Issued, domain: &str) -> R
 fn certificates_by_tls_have_the_rights_of_their_entry_and_hostile_ones_none() {
     let (authority, directory) = (Authority::new("ours"), TempDir::new().unwrap());
     let callers = written(&directory, BY_CERTIFICATE);
-    let weir = secured(&authority, &callers, &policies(), &[]);
+    let policies = policies();
+    let weir = secured(&authority, &callers, &policies);
     let uri = |text: &str| SanType::URI(text.try_into().unwrap());
     let dns = |text: &str| SanType::DnsName(text.try_into().unwrap());
     for (file, names, expected) in [
@@ -450,8 +497,16 @@ fn certificates_by_tls_have_the_rights_of_their_entry_and_hostile_ones_none() {
         ("twice", vec![uri("spiffe://mesh/ns/a/sa/web"), uri("spiffe://mesh/ns/a/sa/web")], Ok("a")),
         ("both", vec![uri("spiffe://mesh/ns/a/sa/web"), dns("envoy.a.mesh")], Ok("a")),
         ("exact", vec![uri("spiffe://mesh/ns/a/sa/bridge")], Ok("b")),
-        ("several", vec![uri("spiffe://mesh/ns/a/x"), uri("spiffe://mesh/ns/b/x")], Err("the names of this certificate are those of different callers")),
-        ("many", (0..2_000).map(|n| uri(&format!("spiffe://mesh/ns/a/{n}"))).collect(), Err("this certificate has more names than a caller may have")),
+        (
+            "several",
+            vec![uri("spiffe://mesh/ns/a/x"), uri("spiffe://mesh/ns/b/x")],
+            Err("the names of this certificate are those of different callers"),
+        ),
+        (
+            "many",
+            (0..2_000).map(|n| uri(&format!("spiffe://mesh/ns/a/{n}"))).collect(),
+            Err("this certificate has more names than a caller may have"),
+        ),
         ("none", vec![], Err("no caller of callers.file has a name of this certificate")),
         ("wildcard", vec![dns("*.a.mesh")], Err("no caller of callers.file has a name of this certificate")),
     ] {
@@ -462,7 +517,10 @@ fn certificates_by_tls_have_the_rights_of_their_entry_and_hostile_ones_none() {
                 (Ok(own), Ok(())) => assert_eq!(own, domain, "{file}"),
                 (Ok(own), Err(Some(status))) => {
                     assert_ne!(own, domain, "{file}: {status}");
-                    assert_eq!(status.message(), format!("the caller {own} has no rights in this domain (nothing was charged)"));
+                    assert_eq!(
+                        status.message(),
+                        format!("the caller {own} has no rights in this domain (nothing was charged)")
+                    );
                 }
                 (Err(reason), Err(Some(status))) => {
                     assert_eq!(status.code(), Code::PermissionDenied);
@@ -496,7 +554,8 @@ fn certificates_by_tls_have_the_rights_of_their_entry_and_hostile_ones_none() {
 fn an_envoy_with_a_certificate_charges_its_domain_and_no_other() {
     let (authority, directory) = (Authority::new("ours"), TempDir::new().unwrap());
     let callers = written(&directory, BY_CERTIFICATE);
-    let weir = secured(&authority, &callers, &policies(), &[]);
+    let policies = policies();
+    let weir = secured(&authority, &callers, &policies);
     let issued = authority.client_named("envoy", &[], &["spiffe://mesh/ns/a/sa/envoy"]);
     let statuses = |envoy: &Envoy| {
         let get = || http::request(envoy.ingress, "GET", "/", &[("x-user", "ann")], "").expect("an answer").status;
@@ -518,8 +577,14 @@ fn a_server_with_wrong_callers_does_not_start() {
     let (directory, policies) = (TempDir::new().unwrap(), policies());
     for (text, expected) in [
         (BY_CERTIFICATE, ":2:28: certificates need listen.tls.client_ca_file: without it clients show none"),
-        ("callers: [{name: a, listeners: [gprc], domains: [a], may: [peek]}]", ":1:33: no listener \"gprc\", did you mean \"grpc\"?"),
-        ("callers: [{name: a, listners: [grpc], domains: [a], may: [peek]}]", ":1:21: unknown key \"listners\" in a caller, did you mean \"listeners\"?"),
+        (
+            "callers: [{name: a, listeners: [gprc], domains: [a], may: [peek]}]",
+            ":1:33: no listener \"gprc\", did you mean \"grpc\"?",
+        ),
+        (
+            "callers: [{name: a, listners: [grpc], domains: [a], may: [peek]}]",
+            ":1:21: unknown key \"listners\" in a caller, did you mean \"listeners\"?",
+        ),
     ] {
         let file = written(&directory, text);
         let arguments = ["--set".to_owned(), format!("callers.file={}", file.display())];

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::runtime::{Handle, Runtime};
 use weir_engine::observer::Silent;
 use weir_grpc::health::Health;
-use weir_grpc::{Listener, NamedListener, Messages};
+use weir_grpc::{Listener, Messages, NamedListener};
 use weir_http2::Bounds;
 use weir_lab::simulation::Simulated;
 use weir_lab::simulation::traffic::Traffic;

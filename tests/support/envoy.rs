@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::process::end;
 use super::authority::Issued;
+use super::process::end;
 use super::wait::{PATIENCE, until, within};
 use super::{http, python};
 
