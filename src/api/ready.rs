@@ -22,6 +22,8 @@ pub struct ReadyPolicies {
     /// The number of problems because of which changed policies are not in force.
     pub problem_count: usize,
     pub problem_kinds: Vec<String>,
+    /// The texts, for those who may see them.
+    #[serde(default)]
     pub problems: Vec<String>,
     /// The number of overlays that no limit meets.
     #[serde(default)]
@@ -47,5 +49,6 @@ pub struct ReadyOverrides {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ReadyRows {
     pub problem_count: usize,
+    #[serde(default)]
     pub problems: Vec<String>,
 }

@@ -9,12 +9,12 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use weir_engine::PolicySet;
 use weir_engine::words::printable;
-use weir_http::{Overlays, PolicyProblems, ServiceState};
+use weir_http::{KeptFiles, Overlays, PolicyProblems, ServiceState};
 use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_limiter::Policies;
 use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
 use weir_policies::{
-    Dialect, HeldBack, Kept, LastGood, ProblemKind, Problems, Restless, Warnings, load_and_keep, load_isolated,
+    Dialect, HeldBack, LastGood, ProblemKind, Problems, Restless, Warnings, load_and_keep, load_isolated,
 };
 use weir_telemetry::metrics::Metrics;
 
@@ -39,7 +39,7 @@ pub(super) struct Loaded {
     /// The place of each rule, by its id.
     pub(super) places: Vec<String>,
     /// The source, for `/policies/source`.
-    pub(super) kept: Kept,
+    pub(super) kept: Option<KeptFiles>,
     pub(super) overlays: Overlays,
     pub(super) files: usize,
     pub(super) took: Duration,
@@ -59,6 +59,11 @@ pub(super) fn fit(loaded: weir_policies::Loaded, started: Instant) -> Loaded {
     let overlays = overlays.map_or_else(Overlays::default, |used| Overlays {
         met: used.count - used.unmet.len(),
         unmet: used.unmet.iter().map(ToString::to_string).collect(),
+    });
+    let kept = kept.map(|kept| KeptFiles {
+        packed: kept.packed.clone(),
+        domains: kept.domains.clone(),
+        has_overlays: kept.has_overlays,
     });
     Loaded { policies, places, kept, overlays, files, took: started.elapsed() }
 }

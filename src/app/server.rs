@@ -239,6 +239,12 @@ impl Server {
         let tokens = settings.admin_token_file.clone().map(|path| Arc::new(weir_http::TokenFile::new(path)));
         if let Some(tokens) = &tokens {
             self.metrics.show("weir_admin_refused_total", &[], tokens, |tokens| tokens.refused());
+            self.metrics.show("weir_input_refused", &["tokens"], tokens, |tokens| u64::from(tokens.is_unusable()));
+            let following = tokens.clone().follow(self.life.clone());
+            self.supervisor.task("tokens", async move {
+                following.await;
+                Ok(())
+            });
         }
         Site {
             limiter,
@@ -260,6 +266,7 @@ impl Server {
                 endpoints: settings.admin_endpoints,
                 hosts: settings.http.admin_hosts.clone(),
                 tokens,
+                metrics_token: settings.admin_metrics_token,
                 instance: banner::instance(settings),
                 on_error: settings.on_error,
                 overrides,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv6Addr};
-use std::path::Path;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::str::FromStr;
 use std::time::Duration;
@@ -88,12 +88,11 @@ struct Sent<'a> {
     path: &'a str,
     /// The JSON body; empty for none.
     body: String,
-    /// The token of a command that can send one.
-    token: Option<&'a Token>,
+    token: &'a Token,
 }
 
 impl<'a> Sent<'a> {
-    const fn get(path: &'a str, token: Option<&'a Token>) -> Self {
+    const fn get(path: &'a str, token: &'a Token) -> Self {
         Self { method: Method::GET, path, body: String::new(), token }
     }
 }
@@ -166,6 +165,31 @@ impl fmt::Display for AdminServer {
     }
 }
 
+/// The server, and the token for it.
+#[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerArguments {
+    /// The server's admin listener, HOST:PORT
+    #[arg(long, value_name = "ADDR", default_value_t)]
+    pub server: AdminServer,
+    /// A file with a token of the server's admin.token_file
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+impl ServerArguments {
+    /// The answer to one request of a command.
+    /// Fails when there is no valid answer.
+    pub(super) fn request<T: DeserializeOwned + Send + 'static>(
+        &self,
+        (method, path, body): (Method, &str, String),
+        bounds: Bounds,
+    ) -> Result<T, Unanswered> {
+        let token = Token::of_file(self.token_file.as_deref()).map_err(Unanswered::Token)?;
+        let sent = Sent { method, path, body, token: &token };
+        Ok(block_on(self.server.ask(&sent, Expected::Ok, bounds)).map_err(Unanswered::Start)??)
+    }
+}
+
 impl AdminServer {
     /// The JSON at a path.
     ///
@@ -174,23 +198,11 @@ impl AdminServer {
     pub async fn json<T: DeserializeOwned + Send + 'static>(
         &self,
         path: &str,
+        token: &Token,
         expected: Expected,
         bounds: Bounds,
     ) -> Result<T, NoAnswer> {
-        self.ask(&Sent::get(path, None), expected, bounds).await
-    }
-
-    /// The answer to one request of a command, with the token of a file.
-    /// Fails when there is no valid answer.
-    pub(super) fn request<T: DeserializeOwned + Send + 'static>(
-        &self,
-        token_file: Option<&Path>,
-        (method, path, body): (Method, &str, String),
-        bounds: Bounds,
-    ) -> Result<T, Unanswered> {
-        let token = Token::of_file(token_file).map_err(Unanswered::Token)?;
-        let sent = Sent { method, path, body, token: Some(&token) };
-        Ok(block_on(self.ask(&sent, Expected::Ok, bounds)).map_err(Unanswered::Start)??)
+        self.ask(&Sent::get(path, token), expected, bounds).await
     }
 
     async fn ask<T: DeserializeOwned + Send + 'static>(
@@ -242,7 +254,7 @@ impl AdminServer {
     /// # Errors
     /// When there is no valid answer.
     pub async fn lines(&self, path: &str, token: &Token, bounds: Bounds) -> Result<Lines, NoAnswer> {
-        let sent = &Sent::get(path, Some(token));
+        let sent = &Sent::get(path, token);
         let begin = async {
             let Answered { response, connection } = self.send(sent).await?;
             let status = response.status();
@@ -262,9 +274,9 @@ impl AdminServer {
 
     fn refused(&self, sent: &Sent<'_>, status: StatusCode, body: &[u8]) -> NoAnswer {
         let mut reason = reason(body);
-        if let Some(token) = sent.token.filter(|_| status == StatusCode::UNAUTHORIZED) {
+        if status == StatusCode::UNAUTHORIZED {
             reason.push_str("; ");
-            reason.push_str(token.advice());
+            reason.push_str(sent.token.advice());
         }
         NoAnswer::Refused(self.clone(), sent.to_string(), status, reason)
     }
@@ -272,7 +284,7 @@ impl AdminServer {
     async fn send(&self, sent: &Sent<'_>) -> Result<Answered, NoAnswer> {
         let broken = |reason: String| NoAnswer::Broken(self.clone(), sent.to_string(), reason);
         let mut request = Request::builder().method(sent.method.clone()).uri(sent.path).header("connection", "close");
-        if let Some(token) = sent.token.and_then(Token::text) {
+        if let Some(token) = sent.token.text() {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
         if !sent.body.is_empty() {
@@ -478,7 +490,8 @@ mod tests {
         });
         // The time is longer than a test may take, so only the bound of bytes can end the request.
         let bounds = Bounds { bytes_max: 1 << 20, timeout: Duration::from_secs(3_600) };
-        let answer = server.json::<serde_json::Value>("/top", Expected::Ok, bounds);
+        let token = Token::default();
+        let answer = server.json::<serde_json::Value>("/top", &token, Expected::Ok, bounds);
         let error = tokio::time::timeout(Duration::from_secs(60), answer).await.expect("an end").unwrap_err();
         assert!(error.to_string().contains("has sent more than 262144 bytes"), "{error}");
     }
@@ -500,7 +513,9 @@ mod tests {
             (0..BYTES / part.len()).take_while(|_| io::Write::write_all(&mut stream, &part).is_ok()).count() << 20
         });
         let bounds = Bounds { bytes_max: BYTES, timeout: Duration::from_secs(60) };
-        let answer = block_on(server.json::<serde_json::Value>("/policies/source", Expected::Ok, bounds)).unwrap();
+        let token = Token::default();
+        let asked = server.json::<serde_json::Value>("/policies/source", &token, Expected::Ok, bounds);
+        let answer = block_on(asked).unwrap();
         assert!(matches!(answer, Err(NoAnswer::Unknown(..))), "{answer:?}");
         let sent = answering.join().unwrap();
         assert!(sent < BYTES / 2, "{sent} bytes were taken after the first wrong one");

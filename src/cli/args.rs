@@ -23,7 +23,7 @@ use weir_text::number;
 
 use self::overrides::OverrideArguments;
 use self::rows::RowArguments;
-use super::admin::AdminServer;
+use super::admin::{AdminServer, ServerArguments};
 use super::ask;
 use super::check::CheckFormat;
 use super::diff::{DialectArguments, Diff};
@@ -203,6 +203,9 @@ pub struct CheckArguments {
     /// Check what a running server has in force: its admin listener, HOST:PORT
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["directory", "compatible", "merge_domains", "overlay"])]
     pub server: Option<AdminServer>,
+    /// A file with a token of the server's admin.token_file
+    #[arg(long, value_name = "FILE", requires = "server")]
+    token_file: Option<PathBuf>,
     /// Exit with 1 if there are warnings
     #[arg(long)]
     strict: bool,
@@ -220,7 +223,7 @@ pub enum Policies {
     /// A directory of files, or one file.
     Files(PathBuf),
     /// A running server.
-    Server(AdminServer),
+    Server(ServerArguments),
 }
 
 /// The source of policies of `weir check`.
@@ -236,7 +239,7 @@ pub enum Checked {
         directory: Option<PathBuf>,
     },
     /// A running server.
-    Server(AdminServer),
+    Server(ServerArguments),
 }
 
 impl CheckArguments {
@@ -246,7 +249,10 @@ impl CheckArguments {
     /// If the arguments contradict each other or name no policies.
     pub fn checked(&self) -> Result<Checked, String> {
         match (&self.server, &self.config, &self.directory) {
-            (Some(server), ..) => Ok(Checked::Server(server.clone())),
+            (Some(server), ..) => {
+                let (server, token_file) = (server.clone(), self.token_file.clone());
+                Ok(Checked::Server(ServerArguments { server, token_file }))
+            }
             (None, Some(config), directory) => {
                 Ok(Checked::Settings { config: config.clone(), directory: directory.clone() })
             }
@@ -318,6 +324,9 @@ pub struct ExplainArguments {
     /// The file of callers, as with callers.file
     #[arg(long, value_name = "FILE", requires = "caller")]
     callers: Option<PathBuf>,
+    /// A file with a token of the server's admin.token_file
+    #[arg(long, value_name = "FILE", requires = "server")]
+    token_file: Option<PathBuf>,
     /// How the files are read.
     #[command(flatten)]
     pub dialect: DialectArguments,
@@ -393,7 +402,7 @@ impl ExplainArguments {
     /// # Errors
     /// If a word is missing or wrong.
     pub fn explained(self) -> Result<Explained, String> {
-        let Self { first, second, descriptors, server, .. } = self;
+        let Self { first, second, descriptors, server, token_file, .. } = self;
         let first = first.ok_or("no policies: write DIR or --server ADDR")?;
         let descriptors = descriptors.into_iter().map(|descriptor| descriptor.entries);
         let second = second.ok_or("no descriptor: write K=V[,K=V]")?;
@@ -404,7 +413,8 @@ impl ExplainArguments {
         let domain = first.into_string().map_err(|domain| format!("{domain:?}: a domain is UTF-8"))?;
         let leading = parse_entries(&second).map_err(|reason| format!("the descriptor {second:?}: {reason}"))?;
         let descriptors = std::iter::once(leading).chain(descriptors).collect();
-        Ok(Explained { policies: Policies::Server(server), domain, descriptors })
+        let policies = Policies::Server(ServerArguments { server, token_file });
+        Ok(Explained { policies, domain, descriptors })
     }
 }
 
@@ -657,7 +667,8 @@ mod tests {
                 Err(error) => Err(error.to_string()),
             }
         };
-        let server = Policies::Server("localhost:6070".parse().unwrap());
+        let server = ServerArguments { server: "localhost:6070".parse().unwrap(), token_file: None };
+        let server = Policies::Server(server);
         let expected = Explained {
             policies: server,
             domain: "shop".to_owned(),
@@ -683,7 +694,7 @@ mod tests {
         else {
             panic!("top is not parsed");
         };
-        assert_eq!((top.server, top.interval), (AdminServer::default(), Duration::from_secs(1)));
+        assert_eq!((top.server, top.interval), (ServerArguments::default(), Duration::from_secs(1)));
         assert!(!top.once && top.sort == Sort::Denied);
         for (argument, reason) in [
             ("--interval=999ms", "must be from 1s to 30s"),

@@ -26,7 +26,7 @@ use weir_text::{amount, instant_text, parameters, spell};
 
 pub use report::{CheckFormat, report, report_settings};
 
-use super::admin::AdminServer;
+use super::admin::ServerArguments;
 use super::served::{self, NoPolicies, Served};
 
 /// The largest width of the column of descriptors, in characters. A longer descriptor moves its limits to the right.
@@ -189,7 +189,7 @@ fn rows_beside(source: &Source, loaded: &Loaded, store: Option<StoreKind>) -> Re
 ///
 /// # Errors
 /// As [`run`]; also when the server returns no policies, or refuses newer ones.
-pub fn run_served(server: &AdminServer, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
+pub fn run_served(server: &ServerArguments, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
     let Served { mut loaded, on_error, problems } = served::policies(server)?;
     check_warnings(&mut loaded);
     write(&loaded, &of_server(&on_error), out)?;

@@ -16,7 +16,7 @@ use weir_policies::{Dialect, DomainOutline, Loaded, Outline, load, read_callers}
 use weir_store::{Clock as _, SystemClock};
 use weir_text::{instant_text, nearest, next_begin, phase};
 
-use super::admin::AdminServer;
+use super::admin::ServerArguments;
 use super::check::{Failed, THE_SERVERS, describe, describe_limit, domain_wide, label, of_server, some_of};
 use super::overridden;
 use super::rows::{self, RowOfServer};
@@ -76,7 +76,7 @@ pub fn caller(path: &Path, name: &str, domain: &str, out: &mut dyn Write) -> Res
 /// # Errors
 /// If the server returns no policies, or if writing fails.
 pub fn run_served(
-    server: &AdminServer,
+    server: &ServerArguments,
     domain: &str,
     descriptors: &[Vec<(String, String)>],
     out: &mut dyn Write,
@@ -96,7 +96,7 @@ pub fn run_served(
     let rows: Vec<Option<RowOfServer>> = descriptors.iter().map(row).collect();
     write(&loaded, &of_server(&on_error), &overrides, &rows, domain, descriptors, out)?;
     if !problems.is_empty() {
-        writeln!(notes, "weir: newer policies are refused: weir check --server {server} prints why")?;
+        writeln!(notes, "weir: newer policies are refused: weir check --server {} prints why", server.server)?;
     }
     Ok(())
 }

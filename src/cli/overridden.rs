@@ -8,7 +8,7 @@ use weir_engine::Override;
 use weir_engine::descriptor::entries_of;
 use weir_engine::words::printable;
 
-use super::admin::{AdminServer, Bounds, Method, NoAnswer, Unanswered};
+use super::admin::{Bounds, Method, NoAnswer, ServerArguments, Unanswered};
 use super::shown;
 
 pub(super) const PATH: &str = "/overrides";
@@ -39,8 +39,8 @@ pub(super) fn line(shown: &ShownOverride) -> String {
 
 /// The overrides of a server. Empty for a server without support for overrides.
 /// Fails if the server gives no usable answer.
-pub(super) fn of_server(server: &AdminServer) -> Result<Vec<ShownOverride>, Unanswered> {
-    match server.request(None, (Method::GET, PATH, String::new()), BOUNDS) {
+pub(super) fn of_server(server: &ServerArguments) -> Result<Vec<ShownOverride>, Unanswered> {
+    match server.request((Method::GET, PATH, String::new()), BOUNDS) {
         Ok(OverrideList { overrides, .. }) => Ok(overrides),
         Err(Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _))) => Ok(Vec::new()),
         Err(error) => Err(error),

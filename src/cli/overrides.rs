@@ -13,8 +13,8 @@ use weir_engine::overrides::Numbers;
 use weir_engine::words::printable;
 use weir_text::instant_text;
 
-use super::admin::{Method, NoAnswer, Unanswered, encoded};
-use super::args::overrides::{DescriptorArguments, ListArguments, OverrideAction, ServerArguments, SetArguments};
+use super::admin::{Method, NoAnswer, ServerArguments, Unanswered, encoded};
+use super::args::overrides::{DescriptorArguments, ListArguments, OverrideAction, SetArguments};
 use super::explain;
 use super::overridden::{BOUNDS, PATH, line};
 use super::shown::kept_text;
@@ -65,7 +65,7 @@ fn set(arguments: &SetArguments, out: &mut dyn Write, notes: &mut dyn Write) -> 
             if let Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _)) = &error {
                 // Explain why the descriptor meets no rule. If that fails, only the error is shown.
                 let asked = std::slice::from_ref(&descriptor.entries);
-                let _ = explain::run_served(&server.server, domain, asked, notes, &mut io::sink());
+                let _ = explain::run_served(server, domain, asked, notes, &mut io::sink());
             }
             return Err(error.into());
         }
@@ -91,24 +91,25 @@ fn delete(arguments: &DescriptorArguments, out: &mut dyn Write) -> Result<(), Fa
 }
 
 fn change(server: &ServerArguments, method: Method, path: &str, body: String) -> Result<OverrideChange, Unanswered> {
-    server.server.request(server.token_file.as_deref(), (method, path, body), BOUNDS)
+    server.request((method, path, body), BOUNDS)
 }
 
 fn list(arguments: &ListArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
     let ListArguments { server, json } = arguments;
     let asked = (Method::GET, PATH, String::new());
     if *json {
-        let answer: Value = server.request(None, asked, BOUNDS)?;
+        let answer: Value = server.request(asked, BOUNDS)?;
         writeln!(out, "{answer:#}")?;
         return Ok(());
     }
-    let OverrideList { read_ms_ago, overrides, .. } = server.request(None, asked, BOUNDS)?;
+    let OverrideList { read_ms_ago, overrides, .. } = server.request(asked, BOUNDS)?;
     for one in &overrides {
         writeln!(out, "{}   {}", line(one), printable(&one.reason))?;
         if let Some(unused) = &one.unused {
             writeln!(out, "  not used: {}", printable(unused))?;
         }
     }
+    let server = &server.server;
     match read_ms_ago {
         None => writeln!(notes, "weir: {server} could not read its store yet: only the policies apply")?,
         Some(ms) if ms > READ_MS_MAX => {

@@ -29,8 +29,8 @@ use weir_store::{Clock as _, SystemClock};
 
 pub use self::import::ImportError;
 use self::import::{Import, LineEnd, Pass, RowToSend, import};
-use super::admin::{AdminServer, Bounds, Method, NoAnswer, Unanswered, encoded};
-use super::args::overrides::{DescriptorArguments, ServerArguments};
+use super::admin::{AdminServer, Bounds, Method, NoAnswer, ServerArguments, Unanswered, encoded};
+use super::args::overrides::DescriptorArguments;
 use super::args::rows::{AllArguments, ExportArguments, ImportArguments, RowAction, SetRowArguments};
 use super::shown::{self, kept_text};
 use super::signals::Signals;
@@ -179,7 +179,7 @@ fn ask<T: DeserializeOwned + Send + 'static>(
     path: &str,
     body: String,
 ) -> Result<T, Unanswered> {
-    server.server.request(server.token_file.as_deref(), (method, path, body), BOUNDS)
+    server.request((method, path, body), BOUNDS)
 }
 
 fn each_page(arguments: &AllArguments, mut show: impl FnMut(&RowPage) -> Result<(), io::Error>) -> Result<(), Failed> {
@@ -260,8 +260,8 @@ pub(super) enum RowOfServer {
 }
 
 /// Asks a server for the row of a descriptor.
-pub(super) fn of_server(server: &AdminServer, domain: &str, entries: &[(String, String)]) -> RowOfServer {
-    match server.request(None, (Method::GET, &one(domain, entries), String::new()), BOUNDS) {
+pub(super) fn of_server(server: &ServerArguments, domain: &str, entries: &[(String, String)]) -> RowOfServer {
+    match server.request((Method::GET, &one(domain, entries), String::new()), BOUNDS) {
         Ok(row) => RowOfServer::Row(Box::new(row)),
         Err(Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _))) => RowOfServer::Absent,
         Err(error) => RowOfServer::Unknown(error),

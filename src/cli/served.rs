@@ -1,13 +1,12 @@
 //! The policies in force on a running server, read in the same dialect as there.
 
-use std::io;
 use std::time::Duration;
 
 use weir_api::PolicySource;
 use weir_engine::words::printable;
 use weir_policies::{Loaded, Problems, Sources, load_sources};
 
-use super::admin::{AdminServer, Bounds, Expected, NoAnswer, block_on};
+use super::admin::{AdminServer, Bounds, Method, ServerArguments, Unanswered};
 
 /// Twice the bound of all files together: JSON escapes quotes and line ends.
 const BOUNDS: Bounds = Bounds { bytes_max: 512 << 20, timeout: Duration::from_secs(60) };
@@ -25,23 +24,21 @@ pub struct Served {
 #[derive(Debug, thiserror::Error)]
 pub enum NoPolicies {
     #[error("{0}")]
-    NoAnswer(#[from] NoAnswer),
+    NoAnswer(#[from] Unanswered),
     #[error("{0} has policies in force that this version of weir refuses:\n{1}")]
     Refused(AdminServer, Problems),
-    #[error("cannot start: {0}")]
-    Start(io::Error),
 }
 
 /// Asks a server for its policies.
 ///
 /// # Errors
 /// If it returns no policies that this program can read.
-pub fn policies(server: &AdminServer) -> Result<Served, NoPolicies> {
-    let answer = block_on(server.json(SOURCE, Expected::Ok, BOUNDS)).map_err(NoPolicies::Start)?;
-    let PolicySource::<Sources> { on_error, problems, mut policies } = answer?;
+pub fn policies(arguments: &ServerArguments) -> Result<Served, NoPolicies> {
+    let PolicySource::<Sources> { on_error, problems, mut policies } =
+        arguments.request((Method::GET, SOURCE, String::new()), BOUNDS)?;
     // Names of files will be printed.
     policies.rename(printable);
-    let loaded = load_sources(policies).map_err(|problems| NoPolicies::Refused(server.clone(), problems))?;
+    let loaded = load_sources(policies).map_err(|problems| NoPolicies::Refused(arguments.server.clone(), problems))?;
     let problems = problems.iter().map(|problem| printable(problem)).collect();
     Ok(Served { loaded, on_error: printable(&on_error), problems })
 }

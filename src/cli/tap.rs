@@ -16,7 +16,7 @@ use weir_text::number;
 
 use self::file::{Exists, RecordFile};
 use self::show::Table;
-use super::admin::{AdminServer, Bounds, Lines, NoAnswer, block_on, encoded};
+use super::admin::{AdminServer, Bounds, Lines, NoAnswer, ServerArguments, block_on, encoded};
 use super::signals::Signals;
 use super::token::Token;
 
@@ -36,9 +36,6 @@ pub struct TapArguments {
     /// A comma inside a value is written as \, and a backslash as \\
     #[arg(value_name = "K=V[,K=V]")]
     descriptor: Option<TypedDescriptor>,
-    /// The server's admin listener, HOST:PORT
-    #[arg(long, value_name = "ADDR", default_value_t)]
-    server: AdminServer,
     /// Only requests of this domain
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
@@ -66,13 +63,13 @@ pub struct TapArguments {
     /// Replace the file of --record if there is one
     #[arg(long, requires = "record")]
     force: bool,
-    /// Show values in plain text, which requires a token with the right tap-values, or hide them; without it, the
+    /// Show values in plain text, which requires a token with the right tap, or hide them; without it, the
     /// server's tap.values decides
     #[arg(long, value_name = "HOW", value_enum)]
     values: Option<Values>,
-    /// A file with a token of the server's admin.token_file
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    /// Where the server is.
+    #[command(flatten)]
+    server: ServerArguments,
 }
 
 fn tap_length(text: &str) -> Result<Duration, String> {
@@ -133,14 +130,14 @@ async fn tap(arguments: &TapArguments) -> Result<(), TapError> {
     if let Some(file) = arguments.record.as_deref().filter(|_| !arguments.force) {
         file::must_be_new(file)?;
     }
-    let token = Token::of_file(arguments.token_file.as_deref()).map_err(TapError::Token)?;
+    let token = Token::of_file(arguments.server.token_file.as_deref()).map_err(TapError::Token)?;
     // Receive signals before anything else, so an early one has the same effect as a late one.
     let mut signals = Signals::of(&[SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()])
         .map_err(TapError::Start)?;
     let path = path(arguments);
     let mut lines = tokio::select! {
         () = signals.any() => return Ok(()),
-        lines = arguments.server.lines(&path, &token, BOUNDS) => lines?,
+        lines = arguments.server.server.lines(&path, &token, BOUNDS) => lines?,
     };
     let first = lines.next().await?.unwrap_or_default();
     let reason = match read(&first) {
@@ -149,7 +146,7 @@ async fn tap(arguments: &TapArguments) -> Result<(), TapError> {
         _ => Some("its first line is not a header of records".to_owned()),
     };
     if let Some(reason) = reason {
-        return Err(TapError::NotATap(arguments.server.clone(), reason));
+        return Err(TapError::NotATap(arguments.server.server.clone(), reason));
     }
     let mut sink = Sink::open(arguments, &first)?;
     let mut seen = Seen::default();
@@ -174,10 +171,10 @@ async fn follow(
             () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => return Ok(()),
             line = timeout(SILENCE_MAX, lines.next()) => match line {
                 Ok(line) => line?,
-                Err(_) => return Err(TapError::Silent(arguments.server.clone(), SILENCE_MAX)),
+                Err(_) => return Err(TapError::Silent(arguments.server.server.clone(), SILENCE_MAX)),
             },
         };
-        let Some(line) = line else { return Err(TapError::CutOff(arguments.server.clone())) };
+        let Some(line) = line else { return Err(TapError::CutOff(arguments.server.server.clone())) };
         match read(&line) {
             Some(TapLine::Record(record)) => {
                 seen.requests += 1;
@@ -199,14 +196,14 @@ async fn follow(
                         seen.is_server_done = true;
                         return Ok(());
                     }
-                    Some("shutdown") => return Err(TapError::Stopping(arguments.server.clone())),
+                    Some("shutdown") => return Err(TapError::Stopping(arguments.server.server.clone())),
                     _ => {}
                 }
             }
             Some(TapLine::Header(_)) | None => {
                 let start: String = line.chars().take(100).collect();
                 let reason = format!("a line is not a record: {}", printable(&start));
-                return Err(TapError::NotATap(arguments.server.clone(), reason));
+                return Err(TapError::NotATap(arguments.server.server.clone(), reason));
             }
         }
     }
@@ -227,7 +224,7 @@ fn ends_after(length: Duration) -> Duration {
 fn no_domain(arguments: &TapArguments, nearest: Option<&str>) -> String {
     let domain = arguments.domain.as_deref().unwrap_or_default();
     let meant = nearest.map_or_else(String::new, |near| format!(", did you mean {near:?}?"));
-    format!("warning: no policy of {} has the domain {domain:?}{meant}", arguments.server)
+    format!("warning: no policy of {} has the domain {domain:?}{meant}", arguments.server.server)
 }
 
 /// The requests so far.

@@ -10,14 +10,15 @@ use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;
 
 pub use self::view::Sort;
-use super::admin::{AdminServer, NoAnswer, block_on};
+use super::admin::{NoAnswer, ServerArguments, block_on};
+use super::token::Token;
 
 /// The arguments of `weir top`.
 #[derive(clap::Args, Debug)]
 pub struct TopArguments {
-    /// The server's admin listener, HOST:PORT
-    #[arg(long, value_name = "ADDR", default_value_t)]
-    pub server: AdminServer,
+    /// Where the server is.
+    #[command(flatten)]
+    pub server: ServerArguments,
     /// The time between two reports, from 1s to 30s
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
@@ -47,6 +48,9 @@ pub enum TopError {
     Terminal(io::Error),
     #[error("cannot start: {0}")]
     Start(io::Error),
+    /// The file with the token cannot be used.
+    #[error("{0}")]
+    Token(String),
 }
 
 /// Shows reports until the user ends it: a table on a terminal, otherwise lines.
@@ -55,10 +59,11 @@ pub enum TopError {
 /// If the server does not answer at the start, or if reports cannot be shown.
 pub fn run(arguments: &TopArguments) -> Result<(), TopError> {
     let stdout = io::stdout();
+    let token = Token::of_file(arguments.server.token_file.as_deref()).map_err(TopError::Token)?;
     let result = if !arguments.once && stdout.is_terminal() {
-        block_on(live::run(arguments))
+        block_on(live::run(arguments, token))
     } else {
-        block_on(plain::run(arguments, &mut stdout.lock(), &mut io::stderr().lock()))
+        block_on(plain::run(arguments, &token, &mut stdout.lock(), &mut io::stderr().lock()))
     };
     match result.map_err(TopError::Start)? {
         // A closed pipe ends the output.

@@ -1,7 +1,7 @@
 //! The paths of the admin listener. In this file: the policies in force, and the state of one descriptor.
 //!
-//! Anyone with access to this listener can reset limits. So by default it is bound to the loopback interface, and it
-//! refuses requests whose `Host` is another name (DNS rebinding).
+//! Without `admin.token_file`, anyone with access to this listener can reset limits. So by default it is bound to the
+//! loopback interface, and it refuses requests whose `Host` is another name (DNS rebinding).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use axum::extract::{Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{self, MethodRouter, get};
 use axum::{Extension, Router};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -30,62 +30,96 @@ use weir_lifecycle::{on_own_thread, on_runtime};
 use weir_store::StoreError;
 use weir_telemetry::logging::AUDIT;
 
+use super::rights::Caller;
 use super::streamed::{PIECE_BYTES, opened, pieces};
-use super::token::{By, PeerAddress};
+use super::token::Access::{self, Change, Look, Metrics, Open};
 use super::{
     ServiceState, Site, bad_query, bad_request, json_error, limited, metrics, not_found, origin, overrides, page,
     readyz, rows, shown, source, states, tap, token, wrong_method,
 };
 
-/// Every path, for the response to an unknown one.
-const PATHS: [&str; 18] = [
-    "GET / (a page)",
-    "GET /top?minutes=5&limits=20&keys=5",
-    "GET /limited?domain=D&rule=R&minutes=5",
-    "GET /states?domain=D&rule=R&max=100&from=POSITION",
-    "GET /tap?domain=D&rule=R&descriptor=K=V,K=V&verdict=over&sample=10&seconds=60",
-    "GET /policies",
-    "GET /policies/source",
-    "GET /overrides",
-    "PUT /overrides",
-    "DELETE /overrides?domain=D&descriptor=K=V,K=V",
-    "GET /rows?domain=D&descriptor=K=V,K=V",
-    "PUT /rows",
-    "POST /rows?check=true",
-    "DELETE /rows?domain=D&descriptor=K=V,K=V",
-    "GET /state?domain=D&descriptor=K=V,K=V",
-    "DELETE /state?domain=D&descriptor=K=V,K=V",
-    "GET /metrics",
-    "GET /readyz",
+/// One method of one path. Each has its handler and what it needs, so no path is open by mistake.
+struct Endpoint {
+    method: &'static str,
+    path: &'static str,
+    /// An example of its query.
+    query: &'static str,
+    needs: Access,
+    handler: fn() -> MethodRouter<Arc<Site>>,
+}
+
+const fn endpoint(
+    method: &'static str,
+    path: &'static str,
+    query: &'static str,
+    needs: Access,
+    handler: fn() -> MethodRouter<Arc<Site>>,
+) -> Endpoint {
+    Endpoint { method, path, query, needs, handler }
+}
+
+const ENDPOINTS: [Endpoint; 20] = [
+    endpoint("GET", "/", " (a page)", Open, || get(page::index)),
+    endpoint("GET", "/page.css", "", Open, || get(page::style)),
+    endpoint("GET", "/page.js", "", Open, || get(page::script)),
+    endpoint("GET", "/top", "?minutes=5&limits=20&keys=5", Look, || get(limited::top)),
+    endpoint("GET", "/limited", "?domain=D&rule=R&minutes=5", Look, || get(limited::limited)),
+    endpoint("GET", "/states", "?domain=D&rule=R&max=100&from=POSITION", Look, || get(states::states)),
+    endpoint("GET", "/tap", "?domain=D&rule=R&descriptor=K=V,K=V&verdict=over&sample=10&seconds=60", Look, || {
+        get(tap::tap)
+    }),
+    endpoint("GET", "/policies", "", Look, || get(policies)),
+    endpoint("GET", "/policies/source", "", Look, || get(source::source)),
+    endpoint("GET", "/overrides", "", Look, || get(overrides::list)),
+    endpoint("PUT", "/overrides", "", Change, || routing::put(overrides::set)),
+    endpoint("DELETE", "/overrides", "?domain=D&descriptor=K=V,K=V", Change, || routing::delete(overrides::delete)),
+    endpoint("GET", "/rows", "?domain=D&descriptor=K=V,K=V", Look, || get(rows::show)),
+    endpoint("PUT", "/rows", "", Change, || routing::put(rows::set)),
+    endpoint("POST", "/rows", "?check=true", Change, || routing::post(rows::set_many)),
+    endpoint("DELETE", "/rows", "?domain=D&descriptor=K=V,K=V", Change, || routing::delete(rows::remove)),
+    endpoint("GET", "/state", "?domain=D&descriptor=K=V,K=V", Look, || get(show_state)),
+    endpoint("DELETE", "/state", "?domain=D&descriptor=K=V,K=V", Change, || routing::delete(reset)),
+    endpoint("GET", "/metrics", "", Metrics, || get(metrics)),
+    endpoint("GET", "/readyz", "", Open, || get(readyz)),
 ];
 
+/// Each method of each path, with what it needs.
+pub fn admin_endpoints() -> impl Iterator<Item = (&'static str, &'static str, Access)> {
+    ENDPOINTS.iter().map(|endpoint| (endpoint.method, endpoint.path, endpoint.needs))
+}
+
 pub(super) fn router(site: &Arc<Site>) -> Router {
-    Router::new()
-        .route("/", get(page::index))
-        .route("/page.css", get(page::style))
-        .route("/page.js", get(page::script))
-        .route("/top", get(limited::top))
-        .route("/limited", get(limited::limited))
-        .route("/states", get(states::states))
-        .route("/tap", get(tap::tap))
-        .route("/policies", get(policies))
-        .route("/policies/source", get(source::source))
-        .route("/overrides", get(overrides::list).put(overrides::set).delete(overrides::delete))
-        .route("/rows", get(rows::show).put(rows::set).post(rows::set_many).delete(rows::remove))
-        .route("/state", get(show_state).delete(reset))
-        .route("/metrics", get(metrics))
+    let (mut guarded, mut open) = (Router::new(), Router::new());
+    for Endpoint { path, needs, handler, .. } in &ENDPOINTS {
+        match needs {
+            // Answered by the thread of the listeners: probes and files of the page.
+            Open => open = open.route(path, handler()),
+            Look | Change | Metrics => guarded = guarded.route(path, authorized(handler(), *needs, site)),
+        }
+    }
+    guarded
         .layer(middleware::from_fn_with_state(site.clone(), on_handlers))
-        .route("/readyz", get(readyz))
-        .fallback(async |uri: Uri| not_found(&uri, &PATHS))
+        .merge(open)
+        .fallback(async |uri: Uri| {
+            let listed = ENDPOINTS.iter().filter(|endpoint| !endpoint.path.starts_with("/page."));
+            let listed: Vec<_> =
+                listed.map(|Endpoint { method, path, query, .. }| format!("{method} {path}{query}")).collect();
+            not_found(&uri, &listed)
+        })
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(site.clone(), guard))
         .with_state(site.clone())
 }
 
-/// Refuses requests whose `Host` is not this listener, and changes from pages of other sites or without a token. A change
-/// is each request whose method is not safe. A page in the operator's browser could resolve its own name to 127.0.0.1,
+/// A handler for callers with what it needs.
+pub(super) fn authorized(handler: MethodRouter<Arc<Site>>, needs: Access, site: &Arc<Site>) -> MethodRouter<Arc<Site>> {
+    handler.route_layer(middleware::from_fn_with_state((site.clone(), needs), token::authorize))
+}
+
+/// Refuses requests whose `Host` is not this listener, and changes from pages of other sites. A change is each request
+/// whose method is not safe. A page in the operator's browser could resolve its own name to 127.0.0.1,
 /// send requests there and read the answers. Their `Host` has that name.
-async fn guard(State(site): State<Arc<Site>>, mut request: Request, next: Next) -> Response {
+async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
     let named = named.chain(request.uri().authority().map(|authority| authority.as_str().as_bytes()));
     for host in named {
@@ -101,11 +135,6 @@ async fn guard(State(site): State<Arc<Site>>, mut request: Request, next: Next) 
         // New browsers ask for permission before they send changes from other sites. This check is for old ones.
         if let Err(reason) = origin::check(&request, &site.allowed_origins) {
             return json_error(StatusCode::FORBIDDEN, reason);
-        }
-        let peer = request.extensions().get::<PeerAddress>().copied();
-        match token::caller(site.admin.tokens.as_ref(), request.headers(), peer).await {
-            Ok(caller) => drop(request.extensions_mut().insert(By(caller.name))),
-            Err(refusal) => return refusal,
         }
     }
     next.run(request).await
@@ -132,10 +161,11 @@ fn is_own_host(host: &[u8], names: &[String]) -> bool {
 }
 
 /// The policies in force, with rules in the order of their files, written piece by piece.
-async fn policies(State(site): State<Arc<Site>>) -> Response {
+async fn policies(State(site): State<Arc<Site>>, Extension(caller): Extension<Arc<Caller>>) -> Response {
     let order = site.shared.rule_orders.current(&site.report).await;
     let overrides = overrides::OfRules::of(&site.admin.overrides, &order.policies).await;
-    let body = Listing { order, overrides, on_error: site.admin.on_error, domain: 0, rule: 0, has_ended: false }.body();
+    let on_error = site.admin.on_error;
+    let body = Listing { order, caller, overrides, on_error, domain: 0, rule: 0, step: ListingStep::Begin }.body();
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
@@ -188,12 +218,23 @@ impl RuleOrder {
 /// Writes the policies to one caller.
 struct Listing {
     order: Arc<RuleOrder>,
+    /// Sees its own domains.
+    caller: Arc<Caller>,
     overrides: overrides::OfRules,
     on_error: OnError,
     /// The index of the next domain, and of its next rule.
     domain: usize,
     rule: usize,
-    has_ended: bool,
+    step: ListingStep,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ListingStep {
+    Begin,
+    /// No domain is written yet.
+    First,
+    Next,
+    Ended,
 }
 
 impl Listing {
@@ -207,25 +248,31 @@ impl Listing {
 
     /// Writes the next part. Returns false at the end.
     fn write(&mut self, to: &mut Vec<u8>) -> bool {
-        if self.has_ended {
-            return false;
-        }
-        if self.domain == 0 && self.rule == 0 {
-            to.extend(opened(&RulesInForce::default()));
+        match self.step {
+            ListingStep::Ended => return false,
+            ListingStep::Begin => {
+                to.extend(opened(&RulesInForce::default()));
+                self.step = ListingStep::First;
+            }
+            ListingStep::First | ListingStep::Next => {}
         }
         let RuleOrder { policies, places, domains } = &*self.order;
+        while domains.get(self.domain).is_some_and(|(name, _)| !self.caller.has(name)) {
+            self.domain += 1;
+        }
         let Some((name, rules)) = domains.get(self.domain) else {
             to.extend(b"]}");
-            self.has_ended = true;
+            self.step = ListingStep::Ended;
             return true;
         };
         let Some(domain) = policies.domain(name) else {
             unreachable!("the policies do not change");
         };
         if self.rule == 0 {
-            if self.domain > 0 {
+            if self.step == ListingStep::Next {
                 to.push(b',');
             }
+            self.step = ListingStep::Next;
             to.extend(opened(&DomainInForce {
                 domain: name.to_string(),
                 charging: domain.mode.map(|mode| mode.name().to_owned()),
@@ -361,9 +408,11 @@ struct StateQuery {
 
 async fn show_state(
     State(site): State<Arc<Site>>,
+    Extension(caller): Extension<Arc<Caller>>,
     query: Result<Query<StateQuery>, QueryRejection>,
 ) -> Result<Response, Response> {
     let Query(StateQuery { domain, descriptor }) = query.map_err(|rejection| bad_query(&rejection))?;
+    caller.check(Some(&domain))?;
     let entries = entries_of(&descriptor).map_err(bad_request)?;
     let states = site.limiter.show_states(&domain, &as_entries(&entries)).await.map_err(unavailable)?;
     if states.is_empty() {
@@ -387,10 +436,12 @@ async fn show_state(
 
 async fn reset(
     State(site): State<Arc<Site>>,
-    Extension(By(by)): Extension<By>,
+    Extension(caller): Extension<Arc<Caller>>,
     query: Result<Query<StateQuery>, QueryRejection>,
 ) -> Result<Response, Response> {
     let Query(StateQuery { domain, descriptor }) = query.map_err(|rejection| bad_query(&rejection))?;
+    caller.check(Some(&domain))?;
+    let by = &*caller.name;
     let entries = entries_of(&descriptor).map_err(bad_request)?;
     let reset = site.limiter.reset(&domain, &as_entries(&entries)).await;
     let descriptor = spell_pairs(&entries);

@@ -6,19 +6,20 @@ use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, Uri, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use weir_engine::PolicySet;
 use weir_rls::rlconfig;
 use weir_telemetry::statistics::StatisticsCursor;
 
+use super::rights::Caller;
 use super::streamed::{PIECE_BYTES, pieces, pieces_or_error};
-use super::{Site, metrics, not_found, on_handlers, wrong_method};
+use super::{Access, Site, authorized, metrics, not_found, on_handlers, wrong_method};
 
 /// Every path except the first, with its content.
 const PATHS: [(&str, &str); 3] = [
@@ -30,22 +31,22 @@ const PATHS: [(&str, &str); 3] = [
 pub(super) fn router(site: &Arc<Site>) -> Router {
     Router::new()
         .route("/", get(index))
-        .route("/metrics", get(metrics))
-        .route("/rlconfig", get(limits))
-        .route("/stats", get(stats))
+        .route("/metrics", authorized(get(metrics), Access::Metrics, site))
+        .route("/rlconfig", authorized(get(limits), Access::Look, site))
+        .route("/stats", authorized(get(stats), Access::Metrics, site))
         .layer(middleware::from_fn_with_state(site.clone(), on_handlers))
         .fallback(async |uri: Uri| not_found(&uri, &PATHS.map(|(path, _)| path)))
         .method_not_allowed_fallback(wrong_method)
         .with_state(site.clone())
 }
 
-async fn limits(State(site): State<Arc<Site>>) -> Response {
-    text(limits_of(&site.report.policies.lock().policies))
+async fn limits(State(site): State<Arc<Site>>, Extension(caller): Extension<Arc<Caller>>) -> Response {
+    text(limits_of(&site.report.policies.lock().policies, caller))
 }
 
-/// The limits of these policies, written in pieces. A slow reader does not keep policies in memory that were replaced: the answer
+/// The limits of a caller's domains, written in pieces. A slow reader does not keep policies in memory that were replaced: the answer
 /// breaks off.
-fn limits_of(policies: &Arc<PolicySet>) -> Body {
+fn limits_of(policies: &Arc<PolicySet>, caller: Arc<Caller>) -> Body {
     let policies = Arc::downgrade(policies);
     let mut next = 0;
     pieces_or_error(move || {
@@ -56,7 +57,9 @@ fn limits_of(policies: &Arc<PolicySet>) -> Body {
         while piece.len() < PIECE_BYTES
             && let Some(rule) = policies.rules().get(next)
         {
-            rlconfig::add_rule(&mut piece, rule);
+            if caller.has(&rule.domain) {
+                rlconfig::add_rule(&mut piece, rule);
+            }
             next += 1;
         }
         (!piece.is_empty()).then(|| Ok(piece.into()))
@@ -97,6 +100,10 @@ mod tests {
 
     use super::*;
 
+    fn caller() -> Arc<Caller> {
+        Arc::new(Caller::anyone())
+    }
+
     fn policies(rules: usize) -> Arc<PolicySet> {
         let limits = vec![Limit::per_unit(3, Unit::Hour)];
         let descriptors = (0..rules).map(|number| NodeSpec {
@@ -112,7 +119,7 @@ mod tests {
     #[tokio::test]
     async fn limits_are_written_in_pieces_and_a_reader_keeps_no_policies() {
         let policies = policies(2_000);
-        let mut body = limits_of(&policies).into_data_stream();
+        let mut body = limits_of(&policies, caller()).into_data_stream();
         let mut lines = 0;
         while let Some(piece) = body.next().await {
             let piece = piece.expect("a piece");
@@ -120,7 +127,7 @@ mod tests {
             lines += piece.iter().filter(|byte| **byte == b'\n').count();
         }
         assert_eq!(lines, 2_000);
-        let mut slow = limits_of(&policies).into_data_stream();
+        let mut slow = limits_of(&policies, caller()).into_data_stream();
         assert!(slow.next().await.is_some_and(|piece| piece.is_ok()));
         assert_eq!(Arc::strong_count(&policies), 1, "the reader does not keep them");
         drop(policies);

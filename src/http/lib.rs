@@ -14,6 +14,7 @@ mod origin;
 mod overrides;
 mod page;
 mod public;
+mod rights;
 mod rows;
 mod source;
 mod states;
@@ -59,14 +60,17 @@ use weir_telemetry::metrics::{Cursor, Metrics, Prepared};
 use weir_telemetry::traces::Tracer;
 use weir_text::nearest;
 
-use self::admin::RuleOrders;
+pub use self::admin::admin_endpoints;
+use self::admin::{RuleOrders, authorized};
 use self::body::{Bodies, Complete};
 use self::limited::Looks;
 pub use self::listener::{CONNECTIONS_MAX, ConnectionBounds};
 pub use self::overrides::{audit_found, audit_replaced};
+use self::rights::Caller;
+pub use self::source::KeptFiles;
 use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces};
 use self::tap::NamedValues;
-pub use self::token::TokenFile;
+pub use self::token::{Access, TokenFile};
 
 /// The most problems of one load that `/readyz` prints.
 const PROBLEMS_SHOWN_MAX: usize = 100;
@@ -110,8 +114,10 @@ pub struct AdminOptions {
     pub endpoints: Endpoints,
     /// Further names that may address it, besides loopback names and IP addresses; in lower case.
     pub hosts: Vec<String>,
-    /// The file of tokens. Each change needs one of them.
+    /// The file of tokens. What changes something or shows keys of callers needs one of them.
     pub tokens: Option<Arc<TokenFile>>,
+    /// Whether the metrics need one too, at each listener.
+    pub metrics_token: bool,
     /// The name of this replica for the page and `/top`.
     pub instance: Instance,
     /// What happens to a request whose store does not answer, if neither rule nor domain sets it.
@@ -195,8 +201,7 @@ struct ShownPolicies {
     policies: Arc<PolicySet>,
     /// The place of each rule, by its id.
     places: Arc<[String]>,
-    /// Their source, as JSON in gzip.
-    source: Option<Arc<[u8]>>,
+    source: Option<KeptFiles>,
     /// The problems of the newest policies, if they were refused.
     problems: PolicyProblems,
     overlays: Overlays,
@@ -291,9 +296,9 @@ impl ServiceState {
         let _ = self.stuck_for.set(Box::new(stuck_for));
     }
 
-    /// Sets the policies in force. `places` has the place of each rule, by its id. `source` is their source as JSON in
-    /// gzip, if it is kept.
-    pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>, source: Option<Arc<[u8]>>, overlays: Overlays) {
+    /// Sets the policies in force. `places` has the place of each rule, by its id. `source` is their source, if it
+    /// is kept.
+    pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>, source: Option<KeptFiles>, overlays: Overlays) {
         let (places, problems) = (places.into(), PolicyProblems::default());
         let shown = ShownPolicies { policies, places, source, problems, overlays };
         // Freed after the lock is released, because many rules take time.
@@ -337,14 +342,14 @@ impl ServiceState {
     /// Whether the policies in force have this domain.
     ///
     /// # Errors
-    /// The domain that was probably meant.
-    fn has_domain(&self, name: &str) -> Result<(), Option<String>> {
+    /// The domain of this caller that was probably meant.
+    fn has_domain(&self, name: &str, caller: &Caller) -> Result<(), Option<String>> {
         let policies = self.policies.lock().policies.clone();
         if policies.domain(name).is_some() {
             return Ok(());
         }
-        let known = policies.domains().take(NAMES_COMPARED_MAX).map(|domain| &*domain.name);
-        Err(nearest(name, known).map(str::to_owned))
+        let known = policies.domains().map(|domain| &*domain.name).filter(|domain| caller.has(domain));
+        Err(nearest(name, known.take(NAMES_COMPARED_MAX)).map(str::to_owned))
     }
 
     /// Sets the problems of changed policies that were refused. Returns the problems before.
@@ -412,7 +417,7 @@ pub fn serve_metrics(
 ) -> impl Future<Output = Result<(), String>> + use<> {
     let shown = format!("GET {path}");
     let router = Router::new()
-        .route(path, get(metrics))
+        .route(path, authorized(get(metrics), Access::Metrics, site))
         .layer(middleware::from_fn_with_state(site.clone(), on_handlers))
         .fallback(async move |uri: Uri| not_found(&uri, &[&shown]))
         .method_not_allowed_fallback(wrong_method)
@@ -499,6 +504,11 @@ fn scrape(mut reading: Cursor, shared: Option<Arc<Rendering<Prepared>>>, format:
 /// Readiness for anyone, without texts that quote a file or another program.
 async fn public_readyz(State(site): State<Arc<Site>>) -> Response {
     let (status, detail) = readiness(&site);
+    (status, Json(without_texts(&detail))).into_response()
+}
+
+/// Without texts that quote a file or another program.
+fn without_texts(detail: &Ready) -> Value {
     let mut detail = json!(detail);
     let mut remove = |parent: &str, key: &str| {
         if let Some(Value::Object(members)) = detail.pointer_mut(parent) {
@@ -510,13 +520,14 @@ async fn public_readyz(State(site): State<Arc<Site>>) -> Response {
     remove("/rows", "problems");
     remove("/policies/server", "trouble");
     remove("/policies/server/last_refused", "reason");
-    (status, Json(detail)).into_response()
+    detail
 }
 
-/// Readiness with all texts, for operators.
-async fn readyz(State(site): State<Arc<Site>>) -> Response {
+/// Readiness; for operators of all domains with all texts.
+async fn readyz(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
     let (status, detail) = readiness(&site);
-    (status, shown(&detail)).into_response()
+    let detail = if token::sees_all(&site, &headers).await { json!(detail) } else { without_texts(&detail) };
+    (status, Json(detail)).into_response()
 }
 
 /// A store that is down is reported. It makes weir unready only if the settings say so, because otherwise all replicas
@@ -558,7 +569,8 @@ const fn phase_name(phase: Phase) -> &'static str {
 }
 
 /// The response for an unknown path. It lists the known paths.
-fn not_found(uri: &Uri, paths: &[&str]) -> Response {
+fn not_found(uri: &Uri, paths: &[impl AsRef<str>]) -> Response {
+    let paths: Vec<&str> = paths.iter().map(AsRef::as_ref).collect();
     let text = format!("no {}, only {}\n", uri.path(), paths.join(", "));
     (StatusCode::NOT_FOUND, text).into_response()
 }

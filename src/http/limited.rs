@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use axum::Extension;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
@@ -17,6 +18,7 @@ use weir_settings::ShownValues;
 use weir_telemetry::limited::{KeyReport, LimitReport, MINUTES_MAX, Report, STEP_MS, ShownDescriptor};
 use weir_telemetry::metrics::{BUSIEST_MAX, LOOK_AGE, Metrics, busiest_of};
 
+use super::rights::Caller;
 use super::{Site, bad_query, bad_request, json_error, shown};
 
 const LIMITS_MAX: usize = 64;
@@ -85,6 +87,7 @@ pub(super) struct LimitedQuery {
 /// The limits with most denials and their keys, the limits with most hits, and the store.
 pub(super) async fn top(
     State(site): State<Arc<Site>>,
+    Extension(caller): Extension<Arc<Caller>>,
     query: Result<Query<TopQuery>, QueryRejection>,
 ) -> Result<Response, Response> {
     let Query(most) = query.map_err(|rejection| bad_query(&rejection))?;
@@ -100,12 +103,13 @@ pub(super) async fn top(
     let metrics = site.metrics.clone();
     let busiest = on_own_thread(move || metrics.busiest()).await;
     let values = site.metrics.limited().values();
-    let (limits, limits_left_out) = most.of(&report.limits, values);
+    let own = report.limits.iter().filter(|limit| caller.has(&limit.domain));
+    let (limits, limits_left_out) = most.of(own, values);
     Ok(fresh(&Top {
         limited: of_report(&report, limits, values),
         limits_left_out,
         instance: site.admin.instance.clone(),
-        busiest: busiest_of(&busiest, most.limits.min(BUSIEST_MAX)),
+        busiest: busiest_of(&busiest, most.limits.min(BUSIEST_MAX), |domain| caller.has(domain)),
         leases: site.limiter.lease_totals(),
         store: Store { queue: Some(site.store_queue()), ..site.store_shown() },
         uptime_s: site.metrics.uptime().as_secs(),
@@ -114,7 +118,7 @@ pub(super) async fn top(
 
 impl TopQuery {
     /// The selected limits and keys within the bounds, and the number of omitted limits.
-    fn of(&self, limits: &[LimitReport], values: ShownValues) -> (Vec<LimitDenials>, usize) {
+    fn of<'r>(&self, limits: impl Iterator<Item = &'r LimitReport>, values: ShownValues) -> (Vec<LimitDenials>, usize) {
         let (mut shown, mut left_out) = (Vec::new(), 0);
         for limit in limits {
             let names = [&*limit.domain, &*limit.rule, &*limit.limit];
@@ -138,9 +142,11 @@ impl TopQuery {
 /// All keys that were over the limits of one rule.
 pub(super) async fn limited(
     State(site): State<Arc<Site>>,
+    Extension(caller): Extension<Arc<Caller>>,
     query: Result<Query<LimitedQuery>, QueryRejection>,
 ) -> Result<Response, Response> {
     let Query(of) = query.map_err(|rejection| bad_query(&rejection))?;
+    caller.check(Some(&of.domain))?;
     in_bounds("minutes", of.minutes, MINUTES_MAX).map_err(bad_request)?;
     let report = site.shared.looks.report(&site.metrics, of.minutes).await;
     let values = site.metrics.limited().values();

@@ -22,8 +22,8 @@ use weir_limiter::overrides::{FoundChange, OverrideTable, Refused, Replacement, 
 use weir_telemetry::logging::AUDIT;
 use weir_text::{instant_text, parse_instant};
 
+use super::rights::Caller;
 use super::streamed::{PIECE_BYTES, opened, pieces};
-use super::token::By;
 use super::{Site, bad_query, bad_request, json_error, kept, read, shown};
 
 /// The largest body that sets an override, in bytes.
@@ -37,7 +37,7 @@ pub(super) struct DeleteQuery {
 }
 
 /// The overrides that have not ended, sorted by domain and descriptor, written in pieces.
-pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
+pub(super) async fn list(State(site): State<Arc<Site>>, Extension(caller): Extension<Arc<Caller>>) -> Response {
     let (known, policies, now) =
         (site.admin.overrides.known(), site.admin.overrides.policies(), site.admin.overrides.now());
     let read_ms = known.read.map(|read| u64::try_from(read.elapsed().as_millis()).unwrap_or(u64::MAX));
@@ -56,7 +56,7 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
                 Some(one) => {
                     next += 1;
                     // An ended override is known until the store is read again.
-                    if now < one.set.until {
+                    if now < one.set.until && caller.has(&one.set.domain) {
                         piece.extend(separator);
                         piece.extend(serde_json::to_vec(&with_effect(one, &policies)).unwrap_or_default());
                         separator = &b","[..];
@@ -77,36 +77,40 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
 
 pub(super) async fn set(
     State(site): State<Arc<Site>>,
-    Extension(By(by)): Extension<By>,
+    Extension(caller): Extension<Arc<Caller>>,
     body: Body,
 ) -> Result<Response, Response> {
     let body = read(&site, body, BODY_BYTES_MAX).await?;
-    let new = wanted(&body, &by, site.admin.overrides.now()).map_err(bad_request)?;
+    let by = &*caller.name;
+    let new = wanted(&body, by, site.admin.overrides.now()).map_err(bad_request)?;
+    caller.check(Some(&new.set.domain))?;
     let set = site.admin.overrides.set(&new).await;
     audit_replaced(&site.admin.overrides);
     if set.as_ref().is_err_and(Refused::is_unknown) {
-        audit(&by, &new, "override may have been set");
+        audit(by, &new, "override may have been set");
     }
     let set = set.map_err(refusal)?;
-    audit(&by, &set, "override set");
+    audit(by, &set, "override set");
     Ok(changed(&set, &site.admin.overrides))
 }
 
 pub(super) async fn delete(
     State(site): State<Arc<Site>>,
-    Extension(By(by)): Extension<By>,
+    Extension(caller): Extension<Arc<Caller>>,
     query: Result<Query<DeleteQuery>, QueryRejection>,
 ) -> Result<Response, Response> {
     let Query(which) = query.map_err(|rejection| bad_query(&rejection))?;
+    caller.check(Some(&which.domain))?;
+    let by = &*caller.name;
     let entries = entries_of(&which.descriptor).map_err(bad_request)?;
-    let deleted = site.admin.overrides.delete(&which.domain, &entries, &by).await;
+    let deleted = site.admin.overrides.delete(&which.domain, &entries, by).await;
     audit_replaced(&site.admin.overrides);
     if deleted.as_ref().is_err_and(Refused::is_unknown) {
         let (domain, descriptor) = (&*which.domain, spell_pairs(&entries));
         tracing::info!(target: AUDIT, by, domain, descriptor, "override may have been deleted");
     }
     let deleted = deleted.map_err(refusal)?;
-    audit(&by, &deleted, "override deleted");
+    audit(by, &deleted, "override deleted");
     Ok(changed(&deleted, &site.admin.overrides))
 }
 

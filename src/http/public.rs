@@ -25,7 +25,7 @@ use weir_telemetry::metrics::Protocol;
 use weir_telemetry::traces::Trace;
 
 use super::body::BodyError;
-use super::{Site, metrics, not_found, on_handlers, origin, public_readyz, wrong_method};
+use super::{Access, Site, authorized, metrics, not_found, on_handlers, origin, public_readyz, wrong_method};
 
 /// Every path, for the response to an unknown one.
 const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET /metrics", "GET /readyz"];
@@ -36,7 +36,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(10);
 pub(super) fn router(site: &Arc<Site>) -> Router {
     Router::new()
         .route("/json", post(decide))
-        .route("/metrics", get(metrics))
+        .route("/metrics", authorized(get(metrics), Access::Metrics, site))
         .layer(middleware::from_fn_with_state(site.clone(), on_handlers))
         .route("/healthcheck", get(healthcheck))
         .route("/healthz", get(healthz))

@@ -23,7 +23,7 @@ use weir_limiter::rows::{Pruned, Removed, RowMatch, RowRefused, RowTable, WriteR
 use weir_telemetry::logging::AUDIT;
 use weir_text::instant_text;
 
-use super::token::By;
+use super::rights::Caller;
 use super::{Site, bad_query, bad_request, json_error, kept, read, shown};
 
 /// The largest body, in bytes.
@@ -66,9 +66,11 @@ pub(super) struct Posted {
 /// One row, or a page of rows.
 pub(super) async fn show(
     State(site): State<Arc<Site>>,
+    Extension(caller): Extension<Arc<Caller>>,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Response, Response> {
     let Query(Asked { domain, descriptor, after }) = query.map_err(|rejection| bad_query(&rejection))?;
+    caller.check(domain.as_deref())?;
     let table = &site.admin.rows;
     let domain = match (domain, descriptor) {
         (Some(domain), Some(descriptor)) => {
@@ -89,19 +91,21 @@ pub(super) async fn show(
 /// Sets one row.
 pub(super) async fn set(
     State(site): State<Arc<Site>>,
-    Extension(By(by)): Extension<By>,
+    Extension(caller): Extension<Arc<Caller>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Response> {
     let of_header = if_match(&headers).map_err(bad_request)?;
     let body = read(&site, body, BODY_BYTES_MAX).await?;
     let (row, only) = row_of(&body).map_err(|reason| bad_request(format!("body: {reason}")))?;
+    caller.check(Some(&row.domain))?;
+    let by = &*caller.name;
     let table = &site.admin.rows;
-    let mut results = table.write_matching(&by, vec![(row.clone(), only.or(of_header))]).await;
+    let mut results = table.write_matching(by, vec![(row.clone(), only.or(of_header))]).await;
     let Some(written) = results.pop() else {
         return Err(json_error(StatusCode::INTERNAL_SERVER_ERROR, "no result"));
     };
-    audit(&by, &row, &written);
+    audit(by, &row, &written);
     let written = written.map_err(refusal)?;
     let change = RowChange {
         kept: kept(table.store()),
@@ -115,7 +119,7 @@ pub(super) async fn set(
 /// Sets or removes many rows: one JSON line each, with a result for each. If `If-Match` forbids some of them, the status is 412.
 pub(super) async fn set_many(
     State(site): State<Arc<Site>>,
-    Extension(By(by)): Extension<By>,
+    Extension(caller): Extension<Arc<Caller>>,
     query: Result<Query<Posted>, QueryRejection>,
     headers: HeaderMap,
     body: Body,
@@ -129,16 +133,19 @@ pub(super) async fn set_many(
     if lines.len() > ROWS_MAX {
         return Err(json_error(StatusCode::PAYLOAD_TOO_LARGE, format!("body: more than {ROWS_MAX} rows")));
     }
-    let table = &site.admin.rows;
+    let (table, by) = (&site.admin.rows, &*caller.name);
     let mut results: Vec<RowResult> = Vec::with_capacity(lines.len());
     let (mut places, mut rows) = (Vec::new(), Vec::new());
     for line in lines {
         results.push(match row_of(line) {
-            Ok((row, only)) => {
-                places.push(results.len());
-                rows.push((row, only.or_else(|| of_header.clone())));
-                RowResult::Word(String::new())
-            }
+            Ok((row, only)) => match caller.reason_against(Some(&row.domain)) {
+                Some(refused) => RowResult::Refused { refused, field: Some(WrongField::Domain), is_store: false },
+                None => {
+                    places.push(results.len());
+                    rows.push((row, only.or_else(|| of_header.clone())));
+                    RowResult::Word(String::new())
+                }
+            },
             Err(refused) => RowResult::Refused { refused, field: None, is_store: false },
         });
     }
@@ -152,7 +159,7 @@ pub(super) async fn set_many(
             let (domain, entries, only) = (&row.domain, row.descriptor(), only.as_ref());
             let end = match is_check {
                 true => table.check_removal(domain, &entries, only).await.map(|()| "ok"),
-                false => remove_one(table, &by, domain, &row.entries, only).await.map(|_| "removed"),
+                false => remove_one(table, by, domain, &row.entries, only).await.map(|_| "removed"),
             };
             results[place] = match end {
                 Ok(word) => RowResult::Word(word.to_owned()),
@@ -168,9 +175,9 @@ pub(super) async fn set_many(
             results[place] = checked.map_or_else(&mut refused, |()| RowResult::Word("ok".to_owned()));
         }
     } else {
-        let written = table.write_matching(&by, rows.clone()).await;
+        let written = table.write_matching(by, rows.clone()).await;
         for ((place, (row, _)), written) in places.into_iter().zip(&rows).zip(written) {
-            audit(&by, row, &written);
+            audit(by, row, &written);
             results[place] = written.map_or_else(&mut refused, |written| RowResult::Word(word(&written).to_owned()));
         }
     }
@@ -181,16 +188,17 @@ pub(super) async fn set_many(
 /// Removes one row, or the ended rows of a page.
 pub(super) async fn remove(
     State(site): State<Arc<Site>>,
-    Extension(By(by)): Extension<By>,
+    Extension(caller): Extension<Arc<Caller>>,
     query: Result<Query<Unwanted>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Response> {
     let Query(Unwanted { domain, descriptor, ended, after }) = query.map_err(|rejection| bad_query(&rejection))?;
-    let (table, only) = (&site.admin.rows, if_match(&headers).map_err(bad_request)?);
+    caller.check(domain.as_deref())?;
+    let (table, by, only) = (&site.admin.rows, &*caller.name, if_match(&headers).map_err(bad_request)?);
     match (domain, descriptor, ended) {
         (Some(domain), Some(descriptor), false) => {
             let entries = entries_of(&descriptor).map_err(bad_request)?;
-            let removed = remove_one(table, &by, &domain, &entries, only.as_ref()).await;
+            let removed = remove_one(table, by, &domain, &entries, only.as_ref()).await;
             let Removed { row, left } = removed.map_err(refusal)?;
             let left = left.map(|left| checked(table, &left));
             Ok(shown(&RowRemoval { removed: versioned(&row), left }).into_response())
@@ -198,10 +206,10 @@ pub(super) async fn remove(
         (_, None, true) if only.is_some() => Err(bad_request("If-Match is for one row")),
         (domain, None, true) => {
             let Pruned { removed, failed, next } =
-                table.prune(&by, domain.as_deref(), after.as_deref()).await.map_err(refusal)?;
-            removed.iter().for_each(|row| audit_removed(&by, row, None));
+                table.prune(by, domain.as_deref(), after.as_deref()).await.map_err(refusal)?;
+            removed.iter().for_each(|row| audit_removed(by, row, None));
             if let Some((row, _)) = failed.as_ref().filter(|(_, refused)| refused.is_unknown()) {
-                audit_unconfirmed_removal(&by, &row.domain, &spell_pairs(&row.entries), "row may have been removed");
+                audit_unconfirmed_removal(by, &row.domain, &spell_pairs(&row.entries), "row may have been removed");
             }
             match failed {
                 // The answer has what was removed. The caller asks for this page again.

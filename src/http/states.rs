@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
@@ -14,6 +15,7 @@ use weir_store::ScanPosition;
 use weir_telemetry::limited::ShownDescriptor;
 
 use super::limited::{NO_RULE, fresh};
+use super::rights::Caller;
 use super::{Site, bad_query, bad_request, json_error};
 
 /// The most states of one page. The last step can add some more.
@@ -36,9 +38,11 @@ const fn some() -> usize {
 /// The states of one rule, in no particular order.
 pub(super) async fn states(
     State(site): State<Arc<Site>>,
+    Extension(caller): Extension<Arc<Caller>>,
     query: Result<Query<StatesQuery>, QueryRejection>,
 ) -> Result<Response, Response> {
     let Query(page) = query.map_err(|rejection| bad_query(&rejection))?;
+    caller.check(Some(&page.domain))?;
     if !(1..=STATES_MAX).contains(&page.max) {
         return Err(bad_request(format!("max = {}: must be from 1 to {STATES_MAX}", page.max)));
     }

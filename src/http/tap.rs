@@ -9,7 +9,7 @@ use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream::{self, StreamExt as _};
 use serde_json::json;
@@ -25,9 +25,9 @@ use weir_telemetry::tap::{
 use weir_text::nearest;
 
 use super::listener::ReadUntil;
+use super::rights::{Caller, Right};
 use super::streamed::{PIECE_BYTES, made};
-use super::token::PeerAddress;
-use super::{Site, bad_query, bad_request, json_error, token};
+use super::{Site, bad_query, bad_request, json_error};
 
 /// How long records are collected before they are sent.
 const GATHER: Duration = Duration::from_millis(50);
@@ -106,17 +106,17 @@ fn unknown(name: &str) -> String {
 /// Sends records until the time limit, until weir ends, or until the reader has gone.
 pub(super) async fn tap(
     State(site): State<Arc<Site>>,
-    peer: Option<Extension<PeerAddress>>,
-    headers: HeaderMap,
+    Extension(caller): Extension<Arc<Caller>>,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Response> {
-    let caller = token::caller(site.admin.tokens.as_ref(), &headers, peer.map(|Extension(address)| address)).await?;
     let Query(pairs) = query.map_err(|rejection| bad_query(&rejection))?;
     let wanted = TapQuery::read(pairs).map_err(bad_request)?;
+    caller.check(wanted.filter.domain.as_deref())?;
     let by_setting = site.metrics.taps().shows_values();
     let shows_values = wanted.shows_values.unwrap_or(by_setting);
-    if shows_values && !by_setting && !caller.may_see_values {
-        let reason = "values = \"shown\": this needs a token of admin.token_file that has the right tap-values, or tap.values: shown";
+    if shows_values && !by_setting && !caller.may(Right::Tap) {
+        let reason =
+            "values = \"shown\": this needs a token of admin.token_file that has the right tap, or tap.values: shown";
         return Err(json_error(StatusCode::FORBIDDEN, reason));
     }
     if let Some(rule) = &wanted.filter.rule
@@ -127,7 +127,8 @@ pub(super) async fn tap(
             format!("rule = {rule:?}: no rule of the policies in force, see \"descriptor\" in /policies{meant}");
         return Err(json_error(StatusCode::NOT_FOUND, reason));
     }
-    let unknown_domain = wanted.filter.domain.as_deref().and_then(|domain| site.report.has_domain(domain).err());
+    let unknown_domain =
+        wanted.filter.domain.as_deref().and_then(|domain| site.report.has_domain(domain, &caller).err());
     let seconds = wanted.seconds.map_or(site.admin.tap_max, Duration::from_secs);
     if seconds > site.admin.tap_max {
         let reason =

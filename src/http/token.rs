@@ -1,48 +1,59 @@
-//! The bearer tokens for changes and for taps.
+//! The bearer tokens of the admin listener, and who may ask what.
 //!
-//! The file is read for each such request, so you can replace tokens without a restart. If the file cannot be used, the
-//! last good tokens stay valid. Without good tokens every such request is refused.
+//! The file is read for each request that needs a token, so you can replace tokens without a restart, and every second
+//! besides. If the file cannot be used, the last good tokens stay valid. Without good tokens every such request is
+//! refused. Not here: what a line of the file means (rights.rs).
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
+use tokio::time::MissedTickBehavior;
+use weir_lifecycle::{Life, Phase};
 use weir_telemetry::complaint::Complaint;
 use weir_tls::files::{self, OneAtATime};
 
-use super::json_error;
+use super::rights::{self, Caller, Lacking, Right, TokenHash};
+use super::{Site, json_error};
 
-/// The shortest and the longest token, in bytes.
-const TOKEN_BYTES_MIN: usize = 16;
-const TOKEN_BYTES_MAX: usize = 4_096;
-/// The longest name of a token, in bytes.
-const NAME_BYTES_MAX: usize = 64;
 /// The largest file of tokens, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1_024;
-/// The name of the caller if no token is needed.
-const ANYONE: &str = "anyone";
-/// The right to see the values of requests that a tap otherwise hides.
-const TAP_VALUES: &str = "tap-values";
 /// How often refused tokens, and a file that cannot be used, are logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
+/// How often the file is read besides requests.
+const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// The address of a request's sender, as an extension of the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerAddress(pub(super) IpAddr);
 
-/// The name of a change's token, as an extension of the request.
-#[derive(Clone, Debug)]
-pub(super) struct By(pub(super) String);
+/// What a path needs of its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// No token.
+    Open,
+    /// A token with the right to look.
+    Look,
+    /// A token with the right to change.
+    Change,
+    /// With `admin.metrics_token`, a token with the right to look in all domains.
+    Metrics,
+}
 
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
     last_good: Mutex<Option<Arc<[Token]>>>,
+    /// Whether the file could not be used when it was last read.
+    is_unusable: AtomicBool,
     /// A file system that does not answer costs one thread, and not one for each request.
     gate: OneAtATime,
     refused: AtomicU64,
@@ -52,32 +63,55 @@ pub struct TokenFile {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Token {
-    caller: Caller,
-    secret: Vec<u8>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Caller {
-    pub(super) name: String,
-    /// Whether a tap may print the values of requests for this caller if `tap.values` hides them.
-    pub(super) may_see_values: bool,
+    hash: TokenHash,
+    caller: Arc<Caller>,
 }
 
 impl TokenFile {
     /// The tokens of this file. It is read when a request needs a token.
     pub fn new(path: PathBuf) -> Self {
         let complaints = Mutex::new([const { Complaint::new(LOG_EVERY) }; 2]);
-        let gate = OneAtATime::default();
-        Self { path, last_good: Mutex::default(), gate, refused: AtomicU64::new(0), complaints }
+        let (last_good, is_unusable, gate) = (Mutex::default(), AtomicBool::default(), OneAtATime::default());
+        Self { path, last_good, is_unusable, gate, refused: AtomicU64::new(0), complaints }
     }
 
-    /// Requests that had no token of the file.
+    /// Requests that had no token of the file, or a token without the right or the domain.
     pub fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
     }
 
+    /// Whether the file could not be used when it was last read.
+    pub fn is_unusable(&self) -> bool {
+        self.is_unusable.load(Relaxed)
+    }
+
+    /// Reads the file every second until weir drains, so that a file that cannot be used shows without a request.
+    pub async fn follow(self: Arc<Self>, life: Life) {
+        let mut ticks = tokio::time::interval(READ_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let read = async {
+                ticks.tick().await;
+                self.current().await
+            };
+            tokio::select! {
+                () = life.reached(Phase::Draining) => return,
+                // What is wrong is logged.
+                _ = read => {}
+            }
+        }
+    }
+
+    /// The tokens, read off the runtime.
+    async fn current(self: &Arc<Self>) -> Result<Arc<[Token]>, String> {
+        let reading = self.clone();
+        files::off_the_runtime(&self.gate, move || Ok(reading.tokens())).await.flatten()
+    }
+
     fn tokens(&self) -> Result<Arc<[Token]>, String> {
-        match read(&self.path) {
+        let read = read(&self.path);
+        self.is_unusable.store(read.is_err(), Relaxed);
+        match read {
             Ok(tokens) => {
                 let tokens: Arc<[Token]> = tokens.into();
                 *self.last_good.lock() = Some(tokens.clone());
@@ -90,7 +124,7 @@ impl TokenFile {
                     let effect = if last_good.is_some() {
                         "the last good tokens stay valid"
                     } else {
-                        "changes and taps are refused"
+                        "requests that need a token are refused"
                     };
                     tracing::error!(%file, reason, effect, "token file refused");
                 }
@@ -99,17 +133,16 @@ impl TokenFile {
         }
     }
 
-    fn refuse(&self, peer: Option<IpAddr>, has_token: bool) {
+    /// Counts a refused request. `token` is the name of its token, if it has one of the file.
+    fn refuse(&self, peer: Option<IpAddr>, has_token: bool, token: Option<&str>) {
         let refused = self.refused.fetch_add(1, Relaxed) + 1;
         if self.is_due(0) {
             let peer = peer.map(tracing::field::display);
-            tracing::warn!(
-                listener = "admin",
-                peer,
-                has_token,
-                refused,
-                "refused a request without a token of admin.token_file"
-            );
+            let message = match token {
+                None => "refused a request without a token of admin.token_file",
+                Some(_) => "refused a request whose token lacks a right or a domain",
+            };
+            tracing::warn!(listener = "admin", peer, has_token, token, refused, "{message}");
         }
     }
 
@@ -118,79 +151,109 @@ impl TokenFile {
     }
 }
 
+/// Lets callers pass that have what a path needs, and gives the caller to its handler.
+pub(super) async fn authorize(
+    State((site, needs)): State<(Arc<Site>, Access)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let is_open = match needs {
+        Access::Open => true,
+        Access::Metrics => !site.admin.metrics_token,
+        Access::Look | Access::Change => false,
+    };
+    if is_open {
+        return next.run(request).await;
+    }
+    let peer = request.extensions().get::<PeerAddress>().map(|PeerAddress(address)| *address);
+    let caller = match caller(site.admin.tokens.as_ref(), request.headers(), peer).await {
+        Ok(caller) => caller,
+        Err(refusal) => return refusal,
+    };
+    let allowed = match needs {
+        Access::Change => caller.check_right(Right::Change),
+        Access::Metrics => caller.check_right(Right::Look).and_then(|()| caller.check(None)),
+        Access::Look | Access::Open => caller.check_right(Right::Look),
+    };
+    request.extensions_mut().insert(caller.clone());
+    let answer = match allowed {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal,
+    };
+    if let (Some(file), Some(Lacking)) = (&site.admin.tokens, answer.extensions().get()) {
+        file.refuse(peer, true, Some(&caller.name));
+    }
+    answer
+}
+
+/// Whether a request to a path that needs nothing may see what only operators of all domains see.
+pub(super) async fn sees_all(site: &Site, headers: &HeaderMap) -> bool {
+    let Some(file) = &site.admin.tokens else { return true };
+    let Some(given) = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
+        return false;
+    };
+    let tokens = file.current().await.unwrap_or_default();
+    caller_of(&tokens, given).is_some_and(|caller| caller.may(Right::Look) && caller.has_all_domains())
+}
+
 /// The caller with the request's token. Without a file no token is needed.
 ///
 /// # Errors
 /// The answer to a request without one.
-pub(super) async fn caller(
+async fn caller(
     file: Option<&Arc<TokenFile>>,
     headers: &HeaderMap,
-    peer: Option<PeerAddress>,
-) -> Result<Caller, Response> {
-    let Some(file) = file else { return Ok(Caller { name: ANYONE.to_owned(), may_see_values: false }) };
-    let reading = file.clone();
-    let read = files::off_the_runtime(&file.gate, move || Ok(reading.tokens())).await;
-    let Ok(tokens) = read.and_then(|tokens| tokens) else {
+    peer: Option<IpAddr>,
+) -> Result<Arc<Caller>, Response> {
+    let Some(file) = file else { return Ok(Arc::new(Caller::anyone())) };
+    let Ok(tokens) = file.current().await else {
         return Err(json_error(StatusCode::SERVICE_UNAVAILABLE, "the server cannot read its admin.token_file"));
     };
     let given = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
     if let Some(caller) = given.and_then(|given| caller_of(&tokens, given)) {
-        return Ok(caller);
+        return Ok(caller.clone());
     }
-    file.refuse(peer.map(|PeerAddress(address)| address), given.is_some());
+    file.refuse(peer, given.is_some(), None);
     let reason = "this needs one of the tokens of admin.token_file: send the header \"authorization: Bearer TOKEN\"";
     let refusal = json_error(StatusCode::UNAUTHORIZED, reason);
     Err(([(header::WWW_AUTHENTICATE, "Bearer")], refusal).into_response())
 }
 
-/// The caller with a token. All tokens are compared, so that the time reveals nothing.
-fn caller_of(tokens: &[Token], given: &[u8]) -> Option<Caller> {
-    let found =
-        tokens.iter().fold(None, |found, token| if is_same(given, &token.secret) { Some(token) } else { found });
-    found.map(|token| token.caller.clone())
+/// The caller with a token. All hashes are compared, so that the time reveals nothing.
+fn caller_of<'t>(tokens: &'t [Token], given: &[u8]) -> Option<&'t Arc<Caller>> {
+    let given = rights::hash_of(given);
+    let found = tokens.iter().fold(None, |found, token| if is_same(&given, &token.hash) { Some(token) } else { found });
+    found.map(|token| &token.caller)
 }
 
-/// The tokens of a file: one line `NAME TOKEN` each, followed by `tap-values` for a token with that right.
+/// The tokens of a file.
 ///
 /// # Errors
 /// The reason, which quotes no part of a token.
 fn read(path: &Path) -> Result<Vec<Token>, String> {
     let text = files::read_bounded(path, FILE_BYTES_MAX).map_err(|error| error.problem().to_owned())?;
+    let lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
     let mut tokens: Vec<Token> = Vec::new();
-    for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
-        let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        let read = match (words.next(), words.next(), words.next(), words.next()) {
-            (None, ..) => continue,
-            (Some(name), Some(secret), None, _) => name_from(name).and_then(|name| token(name, secret, false)),
-            (Some(name), Some(secret), Some(right), None) if right == TAP_VALUES.as_bytes() => {
-                name_from(name).and_then(|name| token(name, secret, true))
-            }
-            // Quotes no word, because it can be part of a token.
-            _ => Err(format!("neither NAME TOKEN nor NAME TOKEN {TAP_VALUES}")),
-        };
-        let read = read.map_err(|reason| format!("line {}: {reason}", number + 1))?;
-        if tokens.iter().any(|other| other.caller.name == read.caller.name) {
-            return Err(format!("line {}: two tokens have the name {}", number + 1, read.caller.name));
+    let (mut names, mut hashes) = (HashSet::new(), HashSet::new());
+    for (number, line) in lines.iter().enumerate() {
+        let at = |reason: String| format!("line {}: {reason}", number + 1);
+        let Some((hash, caller)) = rights::parse(line).map_err(at)? else { continue };
+        // A line that was cut could have more rights, or fewer letters of its token.
+        if !line.ends_with(b"\n") {
+            return Err(at("has no line end, so a part of it can be missing".to_owned()));
         }
-        tokens.push(read);
+        if !names.insert(caller.name.clone()) {
+            return Err(at(format!("two tokens have the name {}", caller.name)));
+        }
+        if !hashes.insert(hash) {
+            return Err(at(format!("the token of {} has another name too", caller.name)));
+        }
+        tokens.push(Token { hash, caller: Arc::new(caller) });
     }
     if tokens.is_empty() {
         return Err("no line NAME TOKEN".to_owned());
     }
     Ok(tokens)
-}
-
-fn name_from(word: &[u8]) -> Result<&str, String> {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.@".contains(byte);
-    let name = std::str::from_utf8(word).ok().filter(|_| word.len() <= NAME_BYTES_MAX && word.iter().all(is_plain));
-    name.ok_or_else(|| format!("a name has at most {NAME_BYTES_MAX} letters, digits and any of - _ . @"))
-}
-
-fn token(name: &str, secret: &[u8], may_see_values: bool) -> Result<Token, String> {
-    if !(TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&secret.len()) {
-        return Err(format!("a token has {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} bytes, this one has {}", secret.len()));
-    }
-    Ok(Token { caller: Caller { name: name.to_owned(), may_see_values }, secret: secret.to_vec() })
 }
 
 /// The token of an `authorization` header. The scheme may be in any case.
@@ -199,9 +262,9 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-/// Compares in a time that depends only on the lengths.
-fn is_same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && one.iter().zip(other).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+/// Compares in constant time.
+fn is_same(one: &TokenHash, other: &TokenHash) -> bool {
+    one.iter().zip(other).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 #[cfg(test)]
@@ -211,49 +274,63 @@ mod tests {
     const SECRET: &str = "s3cret-s3cret-s3";
     const OTHER: &str = "0ther-0ther-0the";
 
+    fn names(tokens: &[Token]) -> Vec<&str> {
+        tokens.iter().map(|token| &*token.caller.name).collect()
+    }
+
     #[test]
-    fn a_token_is_read_and_compared_whole() {
+    fn the_tokens_of_a_file_are_read_and_compared_whole() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let with = |text: &str| {
             std::fs::write(file.path(), text).unwrap();
             read(file.path())
         };
-        let caller = |name: &str, may_see_values| Caller { name: name.into(), may_see_values };
-        let token = |name: &str, secret: &str| Token { caller: caller(name, false), secret: secret.into() };
-        assert_eq!(with(&format!("a {}", "x".repeat(4_096))), Ok(vec![token("a", &"x".repeat(4_096))]));
-        assert_eq!(with(&"x".repeat(65_537)), Err("more than 65536 bytes".to_owned()));
         assert!(read(Path::new("/nowhere/token")).unwrap_err().contains("No such file"));
-        let two = with(&format!("ann\t{SECRET}\r\n\n deploy@ci  {OTHER} \n")).unwrap();
-        assert_eq!(two, [token("ann", SECRET), token("deploy@ci", OTHER)]);
-        assert_eq!(caller_of(&two, OTHER.as_bytes()), Some(caller("deploy@ci", false)));
-        assert_eq!(caller_of(&two, b"ann"), None);
-        let rights = with(&format!("ann {SECRET} tap-values\nbob {OTHER}\n")).unwrap();
-        assert_eq!(rights.iter().map(|token| token.caller.may_see_values).collect::<Vec<_>>(), [true, false]);
+        let two = with(&format!("ann\t{SECRET}\r\n\n deploy@ci  {OTHER} \n \n")).unwrap();
+        assert_eq!(names(&two), ["ann", "deploy@ci"]);
+        assert_eq!(caller_of(&two, OTHER.as_bytes()).map(|caller| &*caller.name), Some("deploy@ci"));
+        for other in ["ann", "", &OTHER[1..], "0THER-0ther-0the"] {
+            assert_eq!(caller_of(&two, other.as_bytes()), None, "{other}");
+        }
+        let hashed: String = rights::hash_of(SECRET.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let one = with(&format!("ann sha256:{hashed} look *\n")).unwrap();
+        assert_eq!(caller_of(&one, SECRET.as_bytes()).map(|caller| &*caller.name), Some("ann"));
+        assert_eq!(caller_of(&one, format!("sha256:{hashed}").as_bytes()), None, "the hash is no token");
+        let twice = format!("ann {SECRET}\nbob sha256:{hashed} look *\n");
+        assert_eq!(with(&twice), Err("line 2: the token of bob has another name too".to_owned()));
     }
 
-    /// The name in a cut line became the token.
+    /// The name in a cut line became the token. A line that lost its rights would have more of them.
     #[test]
-    fn a_line_that_was_cut_is_refused_with_its_number_and_without_its_text() {
+    fn a_file_that_was_cut_anywhere_in_a_line_is_refused_with_the_line() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        for (text, reason) in [
-            ("", "no line NAME TOKEN"),
-            (" \n", "no line NAME TOKEN"),
-            ("ann", "line 1: neither NAME TOKEN"),
-            ("#", "line 1: neither NAME TOKEN"),
-            (SECRET, "line 1: neither NAME TOKEN"),
-            (&format!("ann {SECRET}\nbob\n"), "line 2: neither NAME TOKEN"),
-            (&format!("ann {}", &SECRET[..15]), "line 1: a token has 16 to 4096 bytes, this one has 15"),
-            (&format!("ann {}", "x".repeat(4_097)), "line 1: a token has 16 to 4096 bytes, this one has 4097"),
-            (&format!("ann more {SECRET}"), "line 1: neither NAME TOKEN nor NAME TOKEN tap-values"),
-            (&format!("ann {SECRET} tap-values more"), "line 1: neither NAME TOKEN"),
-            (&format!("ann {SECRET}\nann {OTHER}"), "line 2: two tokens have the name ann"),
-            (&format!("a/b {SECRET}"), "line 1: a name has"),
-            (&format!("# {SECRET}"), "line 1: a name has"),
-            (&format!("{} {SECRET}", "x".repeat(65)), "line 1: a name has"),
-        ] {
+        let with = |text: &str| {
             std::fs::write(file.path(), text).unwrap();
-            let refused = read(file.path()).unwrap_err();
-            assert!(refused.starts_with(reason) && !refused.contains("s3cret"), "{text:?}: {refused}");
+            read(file.path())
+        };
+        let first = format!("ann {SECRET} look team-a/*\n");
+        let whole = format!("{first}bob {OTHER}0123456789 all team-b/*,shared\n");
+        assert_eq!(names(&with(&whole).unwrap()), ["ann", "bob"]);
+        for end in 1..whole.len() {
+            let refused = with(&whole[..end]);
+            if end == first.len() {
+                // Each line counts as it is.
+                assert_eq!(names(&refused.unwrap()), ["ann"]);
+                continue;
+            }
+            let (line, reason) = (if end < first.len() { 1 } else { 2 }, refused.unwrap_err());
+            assert!(reason.starts_with(&format!("line {line}: ")) && !reason.contains("s3cret"), "{end}: {reason}");
+        }
+        for (text, reason) in [
+            (String::new(), "no line NAME TOKEN"),
+            (" \n".to_owned(), "no line NAME TOKEN"),
+            (format!("ann {SECRET}\nann {OTHER}\n"), "line 2: two tokens have the name ann"),
+            (format!("ann {SECRET}\nbob {OTHER} lok *\n"), "line 2: no right \"lok\""),
+            ("\n".repeat(65_537), "more than 65536 bytes"),
+            ((0..100_000).map(|n| format!("a{n} {SECRET}{n} look *\n")).collect(), "more than 65536 bytes"),
+        ] {
+            let refused = with(&text).unwrap_err();
+            assert!(refused.starts_with(reason) && !refused.contains("s3cret"), "{reason:?}: {refused}");
         }
     }
 
@@ -270,7 +347,7 @@ mod tests {
     #[tokio::test]
     async fn one_request_at_a_time_reads_the_token_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), format!("ann {SECRET}")).unwrap();
+        std::fs::write(file.path(), format!("ann {SECRET}\n")).unwrap();
         let tokens = Arc::new(TokenFile::new(file.path().to_owned()));
         let reading = tokens.gate.clone().lock_owned().await;
         let asking = tokens.clone();
@@ -284,20 +361,33 @@ mod tests {
     fn the_last_good_tokens_stay_in_force() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let tokens = TokenFile::new(file.path().to_owned());
-        assert!(tokens.tokens().is_err(), "an empty file, and none before it");
-        for (text, expected) in [(SECRET, None), ("ann s", None), (OTHER, Some("ann")), ("", Some("ann"))] {
-            let written = if text == OTHER { format!("ann {text}") } else { text.to_owned() };
-            std::fs::write(file.path(), written).unwrap();
-            let names = tokens.tokens().ok().map(|tokens| tokens[0].caller.name.clone());
-            assert_eq!(names.as_deref(), expected, "{text:?}");
+        assert!(tokens.tokens().is_err() && tokens.is_unusable(), "an empty file, and none before it");
+        let good = format!("ann {SECRET} look shop\n");
+        for (text, expected) in [
+            (SECRET, None),
+            ("ann s\n", None),
+            (&*good, Some("shop")),
+            ("", Some("shop")),
+            (&good[..good.len() - 1], Some("shop")),
+            (&good[..SECRET.len() + 4], Some("shop")),
+        ] {
+            std::fs::write(file.path(), text).unwrap();
+            let read = tokens.tokens().ok();
+            let callers = read.iter().flat_map(|tokens| tokens.iter().map(|token| &token.caller));
+            let domains: Vec<_> = callers.map(|caller| (caller.has("shop"), caller.has_all_domains())).collect();
+            assert_eq!(domains, expected.map(|_| (true, false)).into_iter().collect::<Vec<_>>(), "{text:?}");
+            assert_eq!(tokens.is_unusable(), text != good, "{text:?}");
         }
     }
 
     #[test]
-    fn a_token_is_compared_whole() {
-        assert!(is_same(b"s3cret", b"s3cret"));
-        for other in ["", "s3cre", "s3crets", "S3cret"] {
-            assert!(!is_same(other.as_bytes(), b"s3cret"), "{other}");
+    fn hashes_are_compared_whole() {
+        let hash = rights::hash_of(b"s3cret");
+        assert!(is_same(&hash, &hash.clone()));
+        for at in 0..hash.len() {
+            let mut other = hash;
+            other[at] ^= 1;
+            assert!(!is_same(&hash, &other), "{at}");
         }
         assert_eq!(bearer(b"bearer x"), Some(&b"x"[..]));
         assert_eq!(bearer(b"Basic x"), None);

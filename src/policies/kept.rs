@@ -23,14 +23,26 @@ use super::tree::Tree;
 /// The most compressed bytes. Larger policies are not kept.
 pub const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// The sources, compressed with gzip. None if they were too large.
-pub type Kept = Option<Arc<[u8]>>;
+/// None if the sources were too large.
+pub type Kept = Option<Arc<KeptSources>>;
+
+/// The sources, and what a reader of some domains needs.
+#[derive(Debug, PartialEq, Eq)]
+pub struct KeptSources {
+    /// Compressed with gzip. A line for what is before the files, one for each file, and one for the end.
+    pub packed: Arc<[u8]>,
+    /// The domain of each file.
+    pub domains: Arc<[Arc<str>]>,
+    /// Whether there are overlays, which concern any domain.
+    pub has_overlays: bool,
+}
 
 #[derive(Debug)]
 pub(super) struct Keeper {
     /// None if the sources were too large.
     encoder: Option<GzEncoder<Vec<u8>>>,
-    files: usize,
+    domains: Vec<Arc<str>>,
+    has_overlays: bool,
     bytes_max: usize,
 }
 
@@ -77,9 +89,9 @@ struct WrittenFile<'a> {
 }
 
 /// Decompresses kept sources. None for other bytes.
-pub(super) fn unpacked(kept: &Arc<[u8]>) -> Option<Sources> {
+pub(super) fn unpacked(kept: &Arc<KeptSources>) -> Option<Sources> {
     let mut text = String::new();
-    GzDecoder::new(&**kept).read_to_string(&mut text).ok()?;
+    GzDecoder::new(&*kept.packed).read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()
 }
 
@@ -107,7 +119,8 @@ impl Keeper {
         // Each load waits for the compression, so speed matters more than size.
         let mut keeper = Self {
             encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())),
-            files: 0,
+            domains: Vec::new(),
+            has_overlays: overlay.is_some(),
             bytes_max: KEPT_BYTES_MAX,
         };
         let Dialect { compatible, merge_domains, calendar_months } = dialect;
@@ -122,7 +135,7 @@ impl Keeper {
                 encoder.write_all(b",")
             });
         }
-        keeper.add(|encoder| encoder.write_all(b"\"files\":["));
+        keeper.add(|encoder| encoder.write_all(b"\"files\":[\n"));
         keeper
     }
 
@@ -136,15 +149,26 @@ impl Keeper {
 
     pub(super) fn finish(mut self) -> Kept {
         self.add(|encoder| encoder.write_all(b"]}"));
-        self.encoder?.finish().ok().filter(|bytes| bytes.len() <= self.bytes_max).map(Into::into)
+        let Self { encoder, domains, has_overlays, bytes_max } = self;
+        let packed = encoder?.finish().ok().filter(|bytes| bytes.len() <= bytes_max)?;
+        Some(Arc::new(KeptSources { packed: packed.into(), domains: domains.into(), has_overlays }))
+    }
+
+    /// Sets the domain of the last file. Each file in force has one.
+    pub(super) fn is_of(&mut self, domain: Option<&Arc<str>>) {
+        if let (Some(last), Some(domain)) = (self.domains.last_mut(), domain) {
+            *last = domain.clone();
+        }
     }
 
     fn file(&mut self, file: &WrittenFile<'_>) {
-        let is_first = self.files == 0;
-        self.files += 1;
+        let is_first = self.domains.is_empty();
+        self.domains.push(Arc::default());
         self.add(|encoder| {
             encoder.write_all(if is_first { b"" } else { b"," })?;
-            serde_json::to_writer(encoder, file).map_err(io::Error::from)
+            // JSON has no line end inside.
+            serde_json::to_writer(&mut *encoder, file).map_err(io::Error::from)?;
+            encoder.write_all(b"\n")
         });
     }
 

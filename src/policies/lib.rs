@@ -74,7 +74,7 @@ use files::{Source, policy_files};
 pub use given_rows::GivenRows;
 pub use isolate::{FileDomains, HeldBack, load_isolated};
 use kept::{Content, Keeper};
-pub use kept::{KEPT_BYTES_MAX, Kept, Sources};
+pub use kept::{KEPT_BYTES_MAX, Kept, KeptSources, Sources};
 pub use keys::{Kind, Needs, Only, Row};
 pub use limits::{FILE_BYTES_MAX, Limits, TOTAL_BYTES_MAX};
 pub use overlay::{OverlayFile, OverlayUse};
@@ -323,6 +323,7 @@ fn load_with(source: &Source, dialect: Dialect, keep: Keep, restless: &Restless)
                 keeper = keeper.filter(|_| reader.problems.count() == 0);
                 if let Some(keeper) = &mut keeper {
                     keeper.text(&file, &text);
+                    keeper.is_of(reader.problems.domains.get(&file));
                 }
             }
             Err((position, message)) => {
@@ -703,6 +704,7 @@ pub fn read_trees<'a>(
                     keeper.tree(&name, &tree);
                 }
                 plant(&mut reader, &name, tree);
+                keeper.is_of(reader.problems.domains.get(&name));
             }
             Err(messages) => {
                 for message in messages {

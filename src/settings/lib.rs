@@ -83,9 +83,11 @@ settings! {
         /// what listen.admin serves: weir, the admin endpoints; ratelimit, the read-only debug port of
         /// envoyproxy/ratelimit
         admin_endpoints: Endpoints = "admin.endpoints", Endpoints::KIND, Is("weir");
-        /// the file of bearer tokens, lines NAME TOKEN, for requests that change something at listen.admin; none: no
-        /// token
+        /// the file of bearer tokens, with their rights and domains, for requests to listen.admin that change something or
+        /// show keys of callers; none: no token
         admin_token_file: Option<PathBuf> = "admin.token_file", Kind::File, Unset;
+        /// whether the metrics need a token too, at each listener
+        admin_metrics_token: bool = "admin.metrics_token", Kind::Switch, Is("off");
         /// how listen.admin and the log show values of descriptors: in plain text, as a hash, or as *
         admin_values: ShownValues = "admin.values", ShownValues::KIND, Is("shown");
         /// Conditions of weir's health.
@@ -558,6 +560,9 @@ impl Settings {
     /// Reports settings that are valid separately but contradict each other, at the place of the later one.
     fn contradictions(&self, problems: &mut ProblemList<'_>) {
         self.listen.contradictions(problems);
+        if self.admin_metrics_token && self.admin_token_file.is_none() {
+            problems.add("admin.metrics_token", "has no token to ask for: set admin.token_file too".to_owned());
+        }
         // A connection must be able to hold its largest request.
         let largest = self.largest_request_bytes();
         let is_total_less = (1..self.grpc.connection_held_bytes).contains(&self.grpc.held_bytes);

@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use clap::CommandFactory as _;
 use weir_cli::args::Arguments;
+use weir_http::{Access, admin_endpoints};
 
 /// Files of the page for browsers, which no caller asks for by hand.
 const PAGE_FILES: [&str; 2] = ["/page.css", "/page.js"];
@@ -157,7 +158,7 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
 fn links_lead_to_headings_that_exist() {
     let mut paths: Vec<_> =
         ["docs", "deploy", "lua", "examples"].iter().flat_map(|folder| files(&root().join(folder), ".md")).collect();
-    paths.extend(["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(|name| root().join(name)));
+    paths.extend(["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"].map(|name| root().join(name)));
     let pages: BTreeMap<PathBuf, String> =
         paths.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect();
     let anchors: BTreeMap<&PathBuf, BTreeSet<String>> = pages
@@ -212,11 +213,9 @@ fn every_command_is_on_the_pages() {
 /// The response to an unknown path lists the known ones: those are the routes of the listener.
 #[test]
 fn every_path_of_http_is_listed() {
-    let mut of_admin = BTreeSet::new();
-    for file in ["src/http/admin.rs", "src/http/public.rs", "src/http/debug.rs"] {
+    for file in ["src/http/public.rs", "src/http/debug.rs"] {
         let code = fs::read_to_string(root().join(file)).expect("a file");
         let routes: BTreeSet<_> = code.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
-        let routes: BTreeSet<_> = routes.into_iter().filter(|path| !PAGE_FILES.contains(path)).collect();
         let (_, list) = code.split_once("const PATHS: ").expect("a list of paths");
         let listed: Vec<_> = list.split("];\n").next().unwrap_or_default().split('"').skip(1).step_by(2).collect();
         let paths: BTreeSet<_> = listed
@@ -225,12 +224,28 @@ fn every_path_of_http_is_listed() {
             .chain(file.ends_with("debug.rs").then_some("/"))
             .collect();
         assert_eq!(routes, paths, "{file}: routes and PATHS");
-        if file.ends_with("admin.rs") {
-            of_admin = listed.iter().filter_map(|text| method_and_path(text)).collect();
-        }
     }
-    let rows = first_cells("docs/admin.md", "# The admin listener");
-    let on_page: BTreeSet<_> = rows.iter().filter_map(|row| method_and_path(row)).collect();
+    let endpoints = admin_endpoints().filter(|(_, path, _)| !PAGE_FILES.contains(path));
+    let of_admin: BTreeSet<_> = endpoints
+        .map(|(method, path, access)| {
+            let right = match access {
+                Access::Open => "none",
+                Access::Look => "`look`",
+                Access::Change => "`change`",
+                Access::Metrics => "[none](#metrics)",
+            };
+            (format!("{method} {path}"), right.to_owned())
+        })
+        .collect();
+    let page = fs::read_to_string(root().join("docs/admin.md")).expect("a page");
+    let rows = page.lines().take_while(|line| !line.starts_with("## ")).filter(|line| line.starts_with("| `"));
+    let on_page: BTreeSet<_> = rows
+        .map(|row| {
+            let mut cells = row.trim_matches('|').split('|').map(str::trim);
+            let path = cells.next().and_then(|cell| method_and_path(cell.trim_matches('`'))).expect("a path");
+            (path, cells.next().unwrap_or_default().to_owned())
+        })
+        .collect();
     assert_eq!(of_admin, on_page, "docs/admin.md");
 }
 

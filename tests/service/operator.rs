@@ -7,6 +7,7 @@ mod limited;
 mod overrides;
 mod page;
 mod policies;
+mod rights;
 mod row_import;
 mod row_log;
 mod row_versions;

@@ -1,6 +1,5 @@
 //! The arguments of `weir override`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
@@ -10,7 +9,7 @@ use weir_engine::overrides::Numbers;
 use weir_policies::parse_named_rate;
 use weir_text::{number, parse_instant};
 
-use crate::admin::AdminServer;
+use crate::admin::ServerArguments;
 
 /// The arguments of `weir override`.
 #[derive(Args, Debug)]
@@ -65,9 +64,9 @@ pub struct SetArguments {
 /// The arguments of `weir override list`.
 #[derive(Args, Debug)]
 pub struct ListArguments {
-    /// The server's admin listener, HOST:PORT
-    #[arg(long, value_name = "ADDR", default_value_t)]
-    pub server: AdminServer,
+    /// Where the server is.
+    #[command(flatten)]
+    pub server: ServerArguments,
     /// Print the server's answer
     #[arg(long)]
     pub json: bool,
@@ -84,15 +83,4 @@ pub struct DescriptorArguments {
     /// Where the server is.
     #[command(flatten)]
     pub server: ServerArguments,
-}
-
-/// The server, and the token for changes.
-#[derive(Args, Clone, Debug)]
-pub struct ServerArguments {
-    /// The server's admin listener, HOST:PORT
-    #[arg(long, value_name = "ADDR", default_value_t)]
-    pub server: AdminServer,
-    /// A file with a token of the server's admin.token_file
-    #[arg(long, value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
 }

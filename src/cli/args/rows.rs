@@ -9,7 +9,8 @@ use weir_engine::overrides::Numbers;
 use weir_policies::row_file;
 use weir_text::parse_instant;
 
-use super::overrides::{DescriptorArguments, ServerArguments};
+use super::overrides::DescriptorArguments;
+use crate::admin::ServerArguments;
 
 /// The arguments of `weir rows`.
 #[derive(Args)]

@@ -20,6 +20,7 @@ use super::report::{self, Report};
 use super::view::{Action, View};
 use super::{TopArguments, TopError};
 use crate::admin::NoAnswer;
+use crate::token::Token;
 
 /// The most queued events; more wait in the terminal.
 const EVENTS_MAX: usize = 64;
@@ -56,10 +57,11 @@ impl Drop for Screen {
 type Asking = Pin<Box<dyn Future<Output = Result<Report, NoAnswer>>>>;
 
 /// Shows reports until the user ends it.
-pub(super) async fn run(arguments: &TopArguments) -> Result<(), TopError> {
+pub(super) async fn run(arguments: &TopArguments, token: Token) -> Result<(), TopError> {
+    let server = &arguments.server.server;
     // Before the terminal is initialised, so a wrong address prints a plain error.
-    let report = report::ask(&arguments.server, "").await?.without_rates();
-    let mut view = View::new(arguments.server.to_string(), spell(arguments.interval), arguments.sort, report);
+    let report = report::ask(server, &token, "").await?.without_rates();
+    let mut view = View::new(server.to_string(), spell(arguments.interval), arguments.sort, report);
     let mut ends = ends().map_err(TopError::Start)?;
     let mut continued = signal(SignalKind::from_raw(libc::SIGCONT)).map_err(TopError::Start)?;
     let mut screen = Some(Screen::enter().map_err(TopError::Terminal)?);
@@ -105,10 +107,10 @@ pub(super) async fn run(arguments: &TopArguments) -> Result<(), TopError> {
                     screen = Some(Screen::enter().map_err(TopError::Terminal)?);
                 }
                 if !view.is_paused && asking.is_none() {
-                    let server = arguments.server.clone();
+                    let (server, token) = (server.clone(), token.clone());
                     asked.clone_from(&view.filter);
                     let filter = asked.clone();
-                    asking = Some(Box::pin(async move { report::ask(&server, &filter).await }));
+                    asking = Some(Box::pin(async move { report::ask(&server, &token, &filter).await }));
                 }
             }
         }

@@ -9,17 +9,24 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::report::{self, Leases, Report};
 use super::{TopArguments, TopError, write_now};
+use crate::token::Token;
 
 /// Writes a report after each interval.
-pub(super) async fn run(arguments: &TopArguments, out: &mut dyn Write, errors: &mut dyn Write) -> Result<(), TopError> {
+pub(super) async fn run(
+    arguments: &TopArguments,
+    token: &Token,
+    out: &mut dyn Write,
+    errors: &mut dyn Write,
+) -> Result<(), TopError> {
+    let server = &arguments.server.server;
     // Rates need an earlier report to compare with.
-    report::ask(&arguments.server, "").await?;
+    report::ask(server, token, "").await?;
     let mut ticks = interval(arguments.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        match report::ask(&arguments.server, "").await {
+        match report::ask(server, token, "").await {
             Ok(mut report) => {
                 arguments.sort.sort(&mut report.limits);
                 write_now(&lines(&report), out)?;

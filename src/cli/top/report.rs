@@ -13,6 +13,7 @@ use weir_engine::Role;
 use weir_engine::words::printable;
 
 use crate::admin::{AdminServer, Bounds, Expected, NoAnswer, encoded};
+use crate::token::Token;
 
 /// `/top` answers with less than 2 MiB, and `/readyz` with 100 problems at most.
 const BOUNDS: Bounds = Bounds { bytes_max: 8 << 20, timeout: Duration::from_secs(5) };
@@ -86,10 +87,10 @@ pub(super) struct Rate(pub(super) Option<u64>);
 
 /// Asks for a report. The server filters too, because it has more keys than it sends.
 /// Fails if there is no usable answer.
-pub(super) async fn ask(server: &AdminServer, filter: &str) -> Result<Report, NoAnswer> {
+pub(super) async fn ask(server: &AdminServer, token: &Token, filter: &str) -> Result<Report, NoAnswer> {
     let path = if filter.is_empty() { TOP.to_owned() } else { format!("{TOP}&filter={}", encoded(filter)) };
-    let top: Top = server.json(&path, Expected::Ok, BOUNDS).await?;
-    let ready: Ready = server.json(READYZ, Expected::OkOrUnready, BOUNDS).await?;
+    let top: Top = server.json(&path, token, Expected::Ok, BOUNDS).await?;
+    let ready: Ready = server.json(READYZ, token, Expected::OkOrUnready, BOUNDS).await?;
     Ok(Report::new(top, &ready))
 }
 
@@ -133,7 +134,7 @@ impl Report {
             state: if ready.ready { "ready".to_owned() } else { cell(&ready.phase) },
             is_ready: ready.ready,
             store: Store { name: cell(&name), answered, circuit: cell(&circuit), queue },
-            policies: [ready.policies.domains, ready.policies.rules, ready.policies.problems.len()],
+            policies: [ready.policies.domains, ready.policies.rules, ready.policies.problem_count],
             overrides: ready.overrides.in_force,
             leases: top.leases,
             interval_ms,

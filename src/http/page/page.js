@@ -22,6 +22,10 @@ let timer = 0;
 let paused = false;
 let running = false;
 let again = false;
+// Sent with each request, and stored nowhere.
+let token = "";
+// Whether weir asks for a token. Until there is one, the page asks weir for nothing.
+let needsToken = false;
 // When the server made the first report for this page, less the age to which it shares one.
 let firstLookMs = 0;
 
@@ -102,13 +106,15 @@ function showHealth(top, ready) {
   state("store", top.store.name + (top.store.answered ? " answers" : " does not answer"), top.store.answered);
   state("circuit", top.store.circuit, top.store.circuit === "closed");
   byId("queue").textContent = shorten(top.store.queue);
-  const { rules, domains, problems, unmet_overlays: unmet, unmet_overlay_count: unmetCount } = ready.policies;
+  const { rules, domains, problem_count: count, unmet_overlay_count: unmetCount } = ready.policies;
+  // Only a token for all domains gets the texts.
+  const { problems = [], unmet_overlays: unmet = [] } = ready.policies;
   byId("rules").textContent = `${rules} in ${domains} ${domains === 1 ? "domain" : "domains"}`;
-  state("problem-count", String(problems.length), problems.length === 0);
+  state("problem-count", String(count), count === 0);
   byId("problems-section").hidden = problems.length === 0;
   byId("problems").replaceChildren(...problems.map((problem) => element("li", problem)));
   byId("overlays").hidden = unmetCount === 0;
-  byId("overlays").textContent = `Overlays that meet no limit: ${unmetCount}, such as ${unmet[0]}.`;
+  byId("overlays").textContent = `Overlays that meet no limit: ${unmetCount}${unmet.length ? `, such as ${unmet[0]}` : ""}.`;
 }
 
 // Who decides now, and how fast. Rates are shown if they are of the time since this page looked.
@@ -221,7 +227,12 @@ function showBusiest(top) {
 }
 
 async function get(path) {
-  const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+  const headers = token ? { authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(path, { cache: "no-store", headers, signal: AbortSignal.timeout(TIMEOUT_MS) });
+  if (answer.status === 401) {
+    needsToken = true;
+    throw new Error(token ? "this is none of its tokens" : "it asks for a token");
+  }
   // /readyz is answered by 503 and the reason while weir is not ready.
   if (!answer.ok && answer.status !== 503) throw new Error(`${path}: ${answer.status}`);
   return answer.json();
@@ -257,7 +268,7 @@ async function refresh() {
   again = running;
   if (running) return;
   running = true;
-  if (!paused && !document.hidden) {
+  if (!paused && !document.hidden && !needsToken) {
     try {
       const [top, ready] = await Promise.all([get(`top?minutes=${byId("minutes").value}`), get("readyz")]);
       firstLookMs = firstLookMs || top.now_ms - SHARED_MS;
@@ -274,7 +285,8 @@ async function refresh() {
     } catch (error) {
       byId("updated").textContent = `no answer from weir: ${error.message}`;
       byId("updated").className = "bad";
-      document.body.dataset.state = "failed";
+      document.body.dataset.state = needsToken ? "token" : "failed";
+      byId("token-form").hidden = !needsToken;
     }
   }
   running = false;
@@ -286,6 +298,14 @@ byId("pause").addEventListener("click", () => {
   byId("pause").setAttribute("aria-pressed", String(paused));
   byId("pause").textContent = paused ? "Go on" : "Pause";
   if (!paused) refresh();
+});
+byId("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token = byId("token").value.trim();
+  byId("token").value = "";
+  needsToken = false;
+  byId("token-form").hidden = true;
+  refresh();
 });
 byId("minutes").addEventListener("change", refresh);
 byId("policies-details").addEventListener("toggle", refresh);

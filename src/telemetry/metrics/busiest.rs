@@ -23,9 +23,10 @@ const LOOK_AGE_MAX: Duration = Duration::from_secs(60);
 /// The most limits of one result.
 pub const BUSIEST_MAX: usize = 64;
 
-/// The busiest `max` limits of a read, which has at most [`BUSIEST_MAX`] limits by hits and as many by hits above the limit.
-pub fn busiest_of(read: &Busiest, max: usize) -> Busiest {
-    let limits = most(read.limits.iter().collect(), max, |limit| limit.over_limit_hits);
+/// The busiest `max` limits of the wanted domains in a read, which has at most [`BUSIEST_MAX`] limits by hits and as many by hits above the limit.
+pub fn busiest_of(read: &Busiest, max: usize, is_wanted: impl Fn(&str) -> bool) -> Busiest {
+    let wanted = read.limits.iter().filter(|limit| is_wanted(&limit.domain));
+    let limits = most(wanted.collect(), max, |limit| limit.over_limit_hits);
     Busiest { limits: limits.into_iter().cloned().collect(), ..*read }
 }
 

@@ -133,6 +133,21 @@ fn a_browser_shows_who_is_limited_and_no_key_is_markup() {
 }
 
 #[test]
+fn the_page_asks_for_a_token_once_and_shows_nothing_without_it() {
+    let Some(browser) = chromium() else { return };
+    let tokens = tempfile::NamedTempFile::new().unwrap();
+    fs::write(tokens.path(), "ann 0123456789abcdef look *\n").unwrap();
+    let served = Served::start(POLICY, &[&format!("admin.token_file={}", tokens.path().display())]);
+    ask(&served, 4, "user", "secret");
+    let dom = browse(&browser, served.at.admin, &["--dump-dom".to_owned()]);
+    for expected in ["data-state=\"token\"", "<form id=\"token-form\">", "it asks for a token"] {
+        assert!(dom.contains(expected), "{expected}\n{dom}");
+    }
+    assert!(!dom.contains("secret") && !dom.contains("per-user"), "{dom}");
+    assert_eq!(served.metric("weir_admin_refused_total"), Some(1), "it does not ask again and again");
+}
+
+#[test]
 fn the_page_loads_nothing_from_elsewhere_and_is_in_no_frame() {
     let served = Served::start(POLICY, &[]);
     for (path, kind) in [("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css")] {

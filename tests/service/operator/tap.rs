@@ -399,7 +399,7 @@ fn values_are_shown_to_a_token_with_that_right_and_the_log_names_it() {
         assert_eq!(answer.status, expected, "{answer:?}");
         answer.body
     };
-    assert!(refused(BOB, 403).contains("the right tap-values"));
+    assert!(refused(BOB, 403).contains("the right tap"));
     refused("other", 401);
     let opened = |line: &LogLine| line.message() == Some("a tap with values is open");
     assert_eq!(weir.count_in_log(opened), 0, "none was open");
@@ -432,7 +432,7 @@ fn without_a_file_of_tokens_no_tap_shows_what_the_setting_hides() {
     assert_eq!(http::get(served.at.admin, "/tap?values=shown").unwrap().status, 403);
     let output = tap(served.at.admin, &["--for", "1s", "--values", "shown"]).stdin(Stdio::null()).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(1) && errors.contains("the right tap-values"), "{errors}");
+    assert!(output.status.code() == Some(1) && errors.contains("the right tap"), "{errors}");
     let shown = Served::start(POLICY, &["tap.values=shown"]);
     assert_eq!(Tap::open(shown.at.admin, "").1["values"], "shown");
     assert_eq!(Tap::open(shown.at.admin, "values=hidden").1["values"], "hidden");

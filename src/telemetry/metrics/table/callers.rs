@@ -46,8 +46,8 @@ pub(super) const CALLERS: Section = Section {
             .help("Callers in force.")
             .more("There with `callers.file` only."),
         counter("weir_admin_refused_total", &[], "requests")
-            .help("Requests to the admin listener that had no token of admin.token_file.")
-            .more("There with `admin.token_file` only. The log has the address."),
+            .help("Requests that had no token of admin.token_file, or one without the right or the domain.")
+            .more("There with `admin.token_file` only. The log has the address and the name of the token."),
         gauge("weir_certificate_not_after_timestamp_seconds", &["certificate", "use"], "seconds since 1970")
             .help("When certificates in use expire, in seconds since 1970; 0 if there is none.")
             .more("`use`: `grpc` for the listener, `redis`, `redis_per_second`, `xds`, `traces`, `metrics` or `alerts`. `certificate`: \
