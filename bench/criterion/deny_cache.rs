@@ -42,7 +42,10 @@ fn keys(count: usize, name: &str) -> Vec<String> {
 /// What a store says to a take when all is used up.
 fn denial(limit: &Limit) -> Outcome {
     let store = Memory::new(1, Arc::new(SystemClock), Arc::new(Silent));
-    let all = Charge { operation: Operation::Consume(limit.capacity()), ..charge("k", limit) };
+    let all = Charge {
+        operation: Operation::Consume(weir_engine::descriptor::saturated(limit.capacity())),
+        ..charge("k", limit)
+    };
     let mut outcome = None;
     for charge in [all, charge("k", limit)] {
         let Reply::Ready(decision) = store.decide(&[charge], Mode::Atomic, Instant::now()) else {

@@ -6,7 +6,7 @@
 --- numbers W, L, b0, b1, b2, b3
 --- state begun, count
 --- read GET doubles
-if not (begun >= 0 and begun < 9007199254740992 and count >= 0 and count <= 4294967295) then
+if not (begun >= 0 and begun < 9007199254740992 and count >= 0 and count <= 999999999999999) then
   return redis.error_reply(NOT_OURS)
 end
 
@@ -64,7 +64,9 @@ is_over = c + needed > L
 --- effect
 local after = c
 --- add
-after = min(c + hits, 4294967295)
+-- A count stops at 2^32 - 1 while the limit has no more hits than that [aw-5]. Sums stay below 10^15 + 2^32, which is
+-- below 2^53: all of them are exact.
+after = max(c, min(c + hits, L > 4294967295 and 999999999999999 or 4294967295))
 --- drain
 after = max(c, L)
 --- refund

@@ -1,8 +1,8 @@
 //! The numbers of limits: in rows and overrides, in requests, answers and stores.
 
 use serde::{Deserialize, Serialize};
-use weir_engine::Window;
 use weir_engine::overrides::Numbers;
+use weir_engine::{COUNT_MAX, Count, Window};
 
 use super::Answered;
 
@@ -11,7 +11,7 @@ use super::Answered;
 #[serde(deny_unknown_fields, expecting = "an object with the numbers of a limit")]
 pub struct JsonNumbers {
     pub name: Option<Box<str>>,
-    pub requests: u32,
+    pub requests: Count,
     pub window_us: u64,
     pub burst: Option<u32>,
 }
@@ -39,9 +39,12 @@ pub fn json_numbers<N: for<'n> From<&'n Numbers>>(numbers: &[Numbers]) -> Vec<N>
 }
 
 /// # Errors
-/// The window that is none.
+/// Requests above their bound, or a window that is none.
 pub fn numbers_of(limits: Vec<impl Into<JsonNumbers>>) -> Result<Box<[Numbers]>, String> {
     let one = |JsonNumbers { name, requests, window_us, burst }| {
+        if requests > COUNT_MAX {
+            return Err(format!("requests: {requests} is more than {COUNT_MAX}"));
+        }
         let window = Window::from_micros(window_us).map_err(|error| format!("window_us: {error}"))?;
         Ok(Numbers { name, requests, window, burst })
     };

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use weir_engine::Count;
 
 use super::overrides::ShownOverride;
 
@@ -68,9 +69,9 @@ pub struct PlanInForce {
 pub struct LimitInForce {
     pub name: Option<String>,
     pub algorithm: String,
-    pub requests: u32,
+    pub requests: Count,
     pub window_us: u64,
-    pub capacity: u32,
+    pub capacity: Count,
     pub id: String,
     /// The keys of the limit, and the parameters that its algorithm has.
     #[serde(flatten)]

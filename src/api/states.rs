@@ -1,6 +1,7 @@
 //! `/states` and `/state`.
 
 use serde::{Deserialize, Serialize};
+use weir_engine::Count;
 
 /// `/states`: a page of the stored states of one rule.
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,9 +22,9 @@ pub struct StoredState {
     /// The name of the limit, or its id.
     pub limit: String,
     /// The most hits that the limit can hold. None if it is unlimited at present.
-    pub capacity: Option<u32>,
-    pub used: u32,
-    pub remaining: Option<u32>,
+    pub capacity: Option<Count>,
+    pub used: Count,
+    pub remaining: Option<Count>,
     /// The time until the state is empty.
     pub reset_after_us: u64,
     /// Whether the descriptor's row makes the limit unlimited at present.
@@ -41,11 +42,11 @@ pub struct DescriptorState {
     pub key: String,
     pub algorithm: String,
     /// Hits per window. None if the limit is unlimited at present.
-    pub requests: Option<u32>,
+    pub requests: Option<Count>,
     pub window_us: u64,
     /// Whether the store has the key.
     pub stored: bool,
-    pub remaining: Option<u32>,
+    pub remaining: Option<Count>,
     /// The time until the state is empty.
     pub reset_after_us: u64,
     pub unlimited: bool,

@@ -79,9 +79,9 @@ pub struct Descriptor<'a> {
     #[serde(default, skip_serializing_if = "is_default")]
     pub settle: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held: Option<u32>,
+    pub held: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub given_back: Option<u32>,
+    pub given_back: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,7 +89,7 @@ pub struct Descriptor<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub remaining: Option<u32>,
+    pub remaining: Option<u64>,
 }
 
 /// The limit of a descriptor in the request.

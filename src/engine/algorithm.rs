@@ -30,7 +30,8 @@ use self::sliding_window::{BUCKETS_MAX, Buckets, SlidingWindow};
 use self::sliding_window_counter::{SlidingWindowCounter, WindowCounts};
 use self::sliding_window_log::{Log, REQUESTS_MAX as LOG_REQUESTS_MAX, SlidingWindowLog};
 use self::token_bucket::{Bucket, TokenBucket};
-use super::descriptor::Hits;
+use super::arith::mul_div;
+use super::descriptor::{COUNT_MAX, Count, Hits, saturated};
 use super::time::{Bounds, Duration, Micros, Window};
 
 algorithms! {
@@ -73,17 +74,21 @@ impl Algorithm {
 
     /// The kind of state that a limit with this many hits per window has. It contains the numbers of the limit.
     /// Fails when a bound of the algorithm is broken. A limit of 0 has no bounds, because it never admits. [lm-2]
-    pub(super) fn kind(self, requests: u32, window: Window) -> Result<StateKind, LimitError> {
+    pub(super) fn kind(self, count: Count, window: Window) -> Result<StateKind, LimitError> {
+        if count > self.requests_max() {
+            return Err(LimitError::TooMany { requests: count });
+        }
+        let requests = saturated(count);
         let pacing = |pace, burst| Ok(StateKind::Pacing(Pacing::new(pace, requests, window, burst)?));
         match self {
             Self::FixedWindow { anchor: Anchor::Clock } => {
                 Ok(StateKind::FixedWindow(FixedWindow::new(requests, window)))
             }
             Self::FixedWindow { anchor: Anchor::FirstHit } => {
-                Ok(StateKind::AnchoredWindow(AnchoredWindow::from_first_hit(requests, window)))
+                Ok(StateKind::AnchoredWindow(AnchoredWindow::from_first_hit(count, window)))
             }
             Self::FixedWindow { anchor: Anchor::Calendar(unit) } => {
-                Ok(StateKind::AnchoredWindow(AnchoredWindow::of_calendar(requests, window, unit)))
+                Ok(StateKind::AnchoredWindow(AnchoredWindow::of_calendar(count, window, unit)))
             }
             Self::SlidingWindowCounter => {
                 Ok(StateKind::SlidingWindowCounter(SlidingWindowCounter::new(requests, window)))
@@ -108,6 +113,14 @@ impl Algorithm {
                 let permits = SlidingWindow::of_permits(requests, window, precision).map(StateKind::SlidingWindow);
                 permits.ok_or(LimitError::PermitWindow { us: window.us() })
             }
+        }
+    }
+
+    /// The most hits of a limit. Only windows with a state of their own start have a count of more than 32 bits. [lm-8]
+    pub(super) const fn requests_max(self) -> Count {
+        match self {
+            Self::FixedWindow { anchor: Anchor::FirstHit | Anchor::Calendar(_) } => COUNT_MAX,
+            _ => Hits::MAX as Count,
         }
     }
 
@@ -180,10 +193,10 @@ impl Algorithm {
     /// The algorithm for other hits and another window. Without a new burst, the burst keeps its ratio to the hits.
     /// Sub-buckets stay as they are unless the window changes. None if a burst is given and the algorithm has none.
     /// [ov-1]
-    pub(super) fn resized(self, from: (u32, Window), to: (u32, Window), burst: Option<u32>) -> Option<Self> {
+    pub(super) fn resized(self, from: (Count, Window), to: (Count, Window), burst: Option<u32>) -> Option<Self> {
         let scaled = |old: u32| {
-            let scaled = (u64::from(old) * u64::from(to.0)).checked_div(u64::from(from.0)).unwrap_or(u64::from(to.0));
-            burst.unwrap_or_else(|| u32::try_from(scaled.max(1)).unwrap_or(u32::MAX))
+            let scaled = if from.0 == 0 { to.0 } else { mul_div(old.into(), to.0, from.0).0 };
+            burst.unwrap_or_else(|| saturated(scaled.max(1)))
         };
         Some(match self {
             Self::TokenBucket { burst, refill } => Self::TokenBucket { burst: scaled(burst), refill },
@@ -211,6 +224,12 @@ impl Algorithm {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
+    /// Only some windows count further. [lm-8]
+    #[error(
+        "{requests} hits are more than {}: only fixed_window with calendar: true or anchor: first_hit counts up to {COUNT_MAX}",
+        Hits::MAX
+    )]
+    TooMany { requests: Count },
     #[error("a burst of 0 admits nothing: at least 1")]
     BurstZero,
     #[error("a full burst would take {} days to drain: at most 8.9 years (2^48 us)", us / 86_400_000_000)]
@@ -431,7 +450,7 @@ impl StateKind {
     }
 
     /// The most hits that a state can hold at one instant. [lm-4]
-    pub fn capacity(&self) -> Hits {
+    pub fn capacity(&self) -> Count {
         each_kind!(self, limit => limit.capacity())
     }
 
@@ -551,7 +570,7 @@ impl StateKind {
     }
 
     /// The largest number of hits that would be admitted at `now`.
-    pub fn remaining(&self, observed: &Observed, now: Micros) -> Hits {
+    pub fn remaining(&self, observed: &Observed, now: Micros) -> Count {
         self.level(observed, now).remaining
     }
 
@@ -632,9 +651,9 @@ impl StateKind {
 
     /// The time until hits would fit in the state after a charge: 0 if they fit now, None if they never fit.
     pub fn fits_after(&self, left: &Observed, hits: Hits, now: Micros) -> Option<Micros> {
-        if hits > self.capacity() {
+        if Count::from(hits) > self.capacity() {
             None
-        } else if hits <= self.remaining(left, now) {
+        } else if Count::from(hits) <= self.remaining(left, now) {
             Some(0)
         } else {
             Some(self.retry_after(left, hits, now))

@@ -6,13 +6,13 @@
 use super::algorithm::{CountedWindow, Effect};
 use super::charge::{Charge, Mode, Operation};
 use super::decision::{Decision, Outcome};
-use super::descriptor::Hits;
+use super::descriptor::Count;
 
 /// The effect of a decision on the count of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rise {
     /// The hits in the window before the decision.
-    pub from: Hits,
+    pub from: Count,
     /// The window after the decision, with its hits.
     pub window: CountedWindow,
 }
@@ -63,9 +63,9 @@ impl Rise {
 }
 
 /// The count after a charge of a denied atomic decision. [dc-4]
-fn written_when_denied(charge: &Charge<'_>, outcome: &Outcome, count: Hits) -> Hits {
+fn written_when_denied(charge: &Charge<'_>, outcome: &Outcome, count: Count) -> Count {
     match &outcome.receipt {
-        Some(receipt) => count.saturating_add(receipt.hits),
+        Some(receipt) => count.saturating_add(receipt.hits.into()),
         None if charge.limit.drain
             && outcome.verdict.is_over()
             && matches!(charge.operation, Operation::Consume(_)) =>

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::algorithm::{Change, Effect, Found, Level, Observed, Receipt, State, anchored_window};
 use super::charge::{Charge, Mode, Operation, Role};
-use super::descriptor::Hits;
+use super::descriptor::{Count, Hits, saturated};
 use super::time::{Bounds, Micros};
 
 /// The answer of a limit to a charge.
@@ -36,9 +36,9 @@ impl Verdict {
 pub struct Outcome {
     pub verdict: Verdict,
     /// The most hits that were admissible just before this charge.
-    pub remaining_before: Hits,
+    pub remaining_before: Count,
     /// The most hits that would be admitted in [`Outcome::state`].
-    pub remaining: Hits,
+    pub remaining: Count,
     /// The clock of the store that made the decision. All times count from it.
     pub now: Micros,
     /// The state at the key before the decision.
@@ -76,8 +76,9 @@ impl Outcome {
     /// denied atomic decision shows the state before it. [dc-7]
     fn leave(&mut self, effect: Effect, left: Observed, level: &Level, nothing: bool) {
         let hits = match effect {
-            Effect::Add(hits) => hits,
-            Effect::Drain if !nothing => self.remaining_before,
+            // No charge adds more than 32 bits, except a drain of a large limit, which no receipt takes back.
+            Effect::Add(hits) => saturated(hits),
+            Effect::Drain if !nothing => saturated(self.remaining_before),
             Effect::Drain | Effect::Refund(_) | Effect::Undo(_) | Effect::Nothing => 0,
         };
         self.receipt = (hits > 0).then_some(Receipt { hits, at: self.now, mark: level.mark });
@@ -318,11 +319,11 @@ fn verdict(charge: &Charge<'_>, before: &Observed, level: &Level, mode: Mode, no
         (Operation::Peek, Mode::Independent) => !level.is_past,
         // The verdict of a report is the verdict for one hit, because its hits are charged in any case. A refund asks
         // for none.
-        _ => hits <= level.remaining,
+        _ => Count::from(hits) <= level.remaining,
     };
     if fits {
         Verdict::Within
-    } else if hits <= kind.capacity() {
+    } else if Count::from(hits) <= kind.capacity() {
         Verdict::Over { retry_after: kind.retry_after(before, hits, now) }
     } else {
         Verdict::Never
@@ -358,7 +359,7 @@ fn effect(charge: &Charge<'_>, verdict: Verdict, mode: Mode, denied: bool) -> Ef
     }
     let over = verdict.is_over();
     match (charge.operation, mode) {
-        (Operation::Report(hits), _) => Effect::Add(hits),
+        (Operation::Report(hits), _) => Effect::Add(hits.into()),
         (Operation::Refund(_), Mode::Atomic) if denied => Effect::Nothing,
         (Operation::Refund(hits), _) => Effect::Refund(hits),
         (Operation::Consume(_), Mode::Atomic) if denied => {
@@ -368,11 +369,11 @@ fn effect(charge: &Charge<'_>, verdict: Verdict, mode: Mode, denied: bool) -> Ef
                 Effect::Nothing
             }
         }
-        (Operation::Consume(hits), _) if !over => Effect::Add(hits),
+        (Operation::Consume(hits), _) if !over => Effect::Add(hits.into()),
         (Operation::Peek, _) | (Operation::Consume(_), Mode::Atomic) => Effect::Nothing,
         (Operation::Consume(hits), Mode::Independent) => {
             if limit.kind().counts_denied() {
-                Effect::Add(hits)
+                Effect::Add(hits.into())
             } else if limit.drain {
                 Effect::Drain
             } else {

@@ -5,8 +5,19 @@ use std::str::FromStr;
 /// The most entries of a descriptor that has an override or a row.
 pub const ENTRIES_MAX: usize = 64;
 
-/// The most hits of one charge.
+/// The hits of one charge.
 pub type Hits = u32;
+
+/// The hits of a limit: how many it has, how many are used, and how many remain. At most [`COUNT_MAX`]. [ar-3]
+pub type Count = u64;
+/// The largest count: 15 digits, which an integer of an HTTP header can have, and a double holds exactly.
+pub const COUNT_MAX: Count = 999_999_999_999_999;
+
+/// A count as 32 bits, at most [`Hits::MAX`].
+#[inline]
+pub fn saturated(count: Count) -> Hits {
+    Hits::try_from(count).unwrap_or(Hits::MAX)
+}
 
 /// Keys and values of a descriptor, in order.
 pub type Entries = Box<[(Box<str>, Box<str>)]>;

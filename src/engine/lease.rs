@@ -2,7 +2,7 @@
 //!
 //! Only the arithmetic is here. The limiter finds the hot keys and keeps the hits.
 
-use super::descriptor::Hits;
+use super::descriptor::{Count, Hits, saturated};
 use super::time::Micros;
 
 /// A key is hot in a process if it gets this many requests within the length of a lease. [ls-2]
@@ -10,18 +10,18 @@ pub const HOT_ASKS: u32 = 32;
 /// The fewest hits for which a separate call pays off. [ls-2]
 pub const LEASE_HITS_MIN: Hits = 8;
 /// With fewer remaining hits, nothing is charged ahead. [ls-2]
-pub const LEASE_REMAINING_MIN: Hits = 128;
+pub const LEASE_REMAINING_MIN: Count = 128;
 /// The shortest and the longest lease, in microseconds.
 const LEASE_US: std::ops::RangeInclusive<u64> = 10_000..=1_000_000;
 
 /// This part of the demand is not charged ahead, so most leases are used up before they end, and nothing has to be given back.
 const DEMAND_LEFT: Hits = 8;
 /// A lease charges at most this part of the remaining hits, so leases get smaller near the limit.
-const REMAINING_PER_LEASE: Hits = 16;
+const REMAINING_PER_LEASE: Count = 16;
 /// A lease charges at most this part of the limit.
-const LIMIT_PER_LEASE: Hits = 20;
+const LIMIT_PER_LEASE: Count = 20;
 /// A limit below this many hits has no leases, because they would be too small.
-pub const LIMIT_MIN: Hits = LEASE_HITS_MIN * LIMIT_PER_LEASE;
+pub const LIMIT_MIN: Count = LEASE_HITS_MIN as Count * LIMIT_PER_LEASE;
 /// A lease ends early by this part of its length, because two clocks may drift apart by almost as much.
 const DRIFT: u64 = 1_000;
 
@@ -71,15 +71,16 @@ impl Lease {
 /// assert_eq!(hits_ahead(500, 0, 127, 100_000), None);
 /// ```
 #[must_use]
-pub fn hits_ahead(demand: Hits, held: Hits, remaining: Hits, requests: Hits) -> Option<Hits> {
-    let wanted = demand - demand / DEMAND_LEFT;
-    let hits = wanted.saturating_sub(held).min(remaining / REMAINING_PER_LEASE).min(requests / LIMIT_PER_LEASE);
+pub fn hits_ahead(demand: Hits, held: Hits, remaining: Count, requests: Count) -> Option<Hits> {
+    let wanted = (demand - demand / DEMAND_LEFT).saturating_sub(held);
+    let hits = saturated(Count::from(wanted).min(remaining / REMAINING_PER_LEASE).min(requests / LIMIT_PER_LEASE));
     (remaining >= LEASE_REMAINING_MIN && hits >= LEASE_HITS_MIN).then_some(hits)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::descriptor::COUNT_MAX;
 
     #[test]
     fn a_lease_is_10_ms_to_1_s() {
@@ -106,6 +107,7 @@ mod tests {
     fn near_the_limit_nothing_is_taken_ahead() {
         assert_eq!(hits_ahead(Hits::MAX, 0, 128, 1_000), Some(8));
         assert_eq!(hits_ahead(Hits::MAX, 0, 127, 1_000), None);
+        assert_eq!(hits_ahead(Hits::MAX, 0, COUNT_MAX, COUNT_MAX), Some(3_758_096_384), "the demand bounds it");
         assert_eq!(hits_ahead(Hits::MAX, 0, 1_000, 159), None);
         assert_eq!(hits_ahead(7, 0, 1_000, 1_000), None);
         assert_eq!(hits_ahead(10, 20, 1_000, 1_000), None);

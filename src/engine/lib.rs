@@ -43,7 +43,7 @@ pub use algorithm::{Algorithm, LimitError, Observed, Receipt, State, StateKind};
 pub use charge::{Charge, Group, Mode, Operation, Role};
 pub use crossing::Rise;
 pub use decision::{Decision, Outcome, Verdict};
-pub use descriptor::{Entry, Hits};
+pub use descriptor::{COUNT_MAX, Count, Entry, Hits};
 pub use during::{Days, During, SPANS_MAX, Span};
 pub use lease::{Lease, hits_ahead};
 pub use limit::{KeyValue, Limit};

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::algorithm::parameters::Anchor;
 use super::algorithm::{Algorithm, LimitError, StateKind};
-use super::descriptor::Hits;
+use super::descriptor::{Count, Hits, saturated};
 use super::during::During;
 use super::escape::escape;
 use super::lease::Lease;
@@ -20,7 +20,7 @@ pub const LIMITS_PER_RULE_MAX: usize = 8;
 /// A limit with checked numbers. Two limits of equal shape share states, even if their numbers differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    requests: u32,
+    requests: Count,
     window: Window,
     algorithm: Algorithm,
     /// A name for people and for `replaces`. [`Limit::keyed_by_name`] makes it part of the key.
@@ -113,7 +113,7 @@ impl Limit {
     ///
     /// # Errors
     /// When a bound of the algorithm is broken. A limit of 0 has no bounds, because it never admits. [lm-2]
-    pub fn new(requests: u32, window: Window, algorithm: Algorithm) -> Result<Self, LimitError> {
+    pub fn new(requests: Count, window: Window, algorithm: Algorithm) -> Result<Self, LimitError> {
         let kind = algorithm.kind(requests, window)?;
         let limit = Self {
             requests,
@@ -140,7 +140,12 @@ impl Limit {
     /// The same limit with other numbers. It keeps its state if the window and the parameters of the algorithm are the
     /// same.
     /// Fails as [`Limit::new`].
-    pub(super) fn with_numbers(&self, requests: u32, window: Window, algorithm: Algorithm) -> Result<Self, LimitError> {
+    pub(super) fn with_numbers(
+        &self,
+        requests: Count,
+        window: Window,
+        algorithm: Algorithm,
+    ) -> Result<Self, LimitError> {
         let kind = algorithm.kind(requests, window)?;
         let mut limit = Self { requests, window, algorithm, kind, ..self.clone() }.with_id();
         limit.set_post_paid(self.post_paid);
@@ -154,9 +159,9 @@ impl Limit {
 
     /// A fixed window: the form of a limit of the request. [mt-6]
     pub fn per_window(requests: u32, window: Window) -> Self {
-        match Self::new(requests, window, Algorithm::FIXED_WINDOW) {
+        match Self::new(requests.into(), window, Algorithm::FIXED_WINDOW) {
             Ok(limit) => limit,
-            Err(error) => unreachable!("a fixed window has no bounds of its own: {error}"),
+            Err(error) => unreachable!("a fixed window has no other bound than 32 bits: {error}"),
         }
     }
 
@@ -192,7 +197,7 @@ impl Limit {
     }
 
     /// Hits per window. 0 denies everything; it never means unlimited. [lm-5]
-    pub const fn requests(&self) -> u32 {
+    pub const fn requests(&self) -> Count {
         self.requests
     }
 
@@ -244,7 +249,7 @@ impl Limit {
     }
 
     /// The most hits that this limit can hold at one instant. It never admits more at once. [lm-4]
-    pub fn capacity(&self) -> u32 {
+    pub fn capacity(&self) -> Count {
         self.kind.capacity()
     }
 
@@ -253,7 +258,7 @@ impl Limit {
     pub fn consumed(&self, hits: Hits) -> Hits {
         match self.hold {
             _ if self.algorithm.counts_permits() => 1,
-            true => self.counted(hits).min(self.capacity().max(1)),
+            true => saturated(self.capacity().max(1)).min(self.counted(hits)),
             false => self.counted(hits),
         }
     }

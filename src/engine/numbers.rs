@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::algorithm::{LimitError, parameters::Anchor};
-use super::descriptor::{Entry, spell_entries};
+use super::descriptor::{Count, Entry, spell_entries};
 use super::limit::Limit;
 use super::time::Window;
 
@@ -15,7 +15,7 @@ pub struct Numbers {
     /// The name of the limit; none for the only limit of a rule.
     pub name: Option<Box<str>>,
     /// Hits per window.
-    pub requests: u32,
+    pub requests: Count,
     /// The window, or the period of the rate.
     pub window: Window,
     /// The most hits at one instant. None: the policy's burst times the ratio of the hits.

@@ -7,7 +7,7 @@ use super::algorithm::CountedWindow;
 use super::callers::Refusal;
 use super::charge::{Charge, Group, Mode, Operation};
 use super::decision::Outcome;
-use super::descriptor::{Entry, Hits};
+use super::descriptor::{Count, Entry, Hits};
 use super::policy::{Domain, OnError, PolicySet, Rule};
 use super::rows::RowContent;
 use super::time::{Micros, Window};
@@ -77,7 +77,7 @@ pub trait Observer: Send + Sync {
     fn unknown_limit_field(&self, _number: u32) {}
 
     /// The memory store dropped a state that still counted, with this many hits.
-    fn evicted(&self, _hits_lost: Hits) {}
+    fn evicted(&self, _hits_lost: Count) {}
 }
 
 /// Counts the events of the rules of one policy set, so no event is counted for the rules of another load.
@@ -141,13 +141,13 @@ pub struct AnsweredDescriptor {
     /// None if no limit applied, or if the store failed.
     pub verdict: Option<DescriptorVerdict>,
     /// The most hits that would be admitted after the decision.
-    pub remaining: Option<Hits>,
+    pub remaining: Option<Count>,
     /// It settles holds; its hits are what was used. [hd-5]
     pub settles: bool,
     /// The hits that its holds have charged.
-    pub held: Option<Hits>,
+    pub held: Option<Count>,
     /// The hits that its settle has given back.
-    pub given_back: Option<Hits>,
+    pub given_back: Option<Count>,
 }
 
 crate::named! {

@@ -235,6 +235,7 @@ fn position(rule: &Rule, name: Option<&str>) -> Result<usize, Misfit> {
 mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, LimitError};
+    use crate::descriptor::Count;
     use crate::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
     use crate::time::Unit;
 
@@ -249,7 +250,7 @@ mod tests {
     }
 
     fn gcra(requests: u32, burst: u32) -> Limit {
-        Limit::new(requests, Unit::Second.window(), Algorithm::Gcra { burst }).unwrap()
+        Limit::new(requests.into(), Unit::Second.window(), Algorithm::Gcra { burst }).unwrap()
     }
 
     fn policies() -> PolicySet {
@@ -267,7 +268,7 @@ mod tests {
         PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors }]).unwrap()
     }
 
-    fn numbers(name: Option<&str>, requests: u32, unit: Unit) -> Numbers {
+    fn numbers(name: Option<&str>, requests: Count, unit: Unit) -> Numbers {
         Numbers { name: name.map(Into::into), requests, window: unit.window(), burst: None }
     }
 
@@ -373,7 +374,7 @@ mod tests {
             (some.names(0), some.names(1), some.names_all(), fitted("all").names_all()),
             (true, false, false, true)
         );
-        let requests = |row: &PlanLimits| -> Option<Vec<Option<u32>>> {
+        let requests = |row: &PlanLimits| -> Option<Vec<Option<Count>>> {
             Some(some.over(row)?.iter().map(|limit| limit.as_ref().map(Limit::requests)).collect())
         };
         let own = |requests, unit| Some(Limit::per_unit(requests, unit));

@@ -3,6 +3,7 @@
 //! Not here: rows (rows.rs).
 
 use super::algorithm::LimitError;
+use super::descriptor::Count;
 use super::limit::{Limit, share_states};
 use super::numbers::{Misfit, Numbers};
 use super::time::Window;
@@ -28,7 +29,7 @@ pub struct Plans {
 pub struct PlanNumbers {
     pub plan: Box<str>,
     /// Hits and window. None if the plan does not have this limit.
-    pub rate: Option<(u32, Window)>,
+    pub rate: Option<(Count, Window)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,7 +105,7 @@ impl Plans {
     }
 }
 
-fn of_plan(limit: &Limit, at: usize, plan: &str, requests: u32, window: Window) -> Result<Limit, PlansError> {
+fn of_plan(limit: &Limit, at: usize, plan: &str, requests: Count, window: Window) -> Result<Limit, PlansError> {
     let numbers = Numbers { name: None, requests, window, burst: None };
     numbers.applied_to(limit).map_err(|misfit| match misfit {
         Misfit::Limit(error) => PlansError::Numbers(at, plan.into(), error),
@@ -123,7 +124,7 @@ mod tests {
         Limit::per_unit(requests, Unit::Minute)
     }
 
-    fn numbers(plan: &str, rate: Option<(u32, Unit)>) -> PlanNumbers {
+    fn numbers(plan: &str, rate: Option<(Count, Unit)>) -> PlanNumbers {
         PlanNumbers { plan: plan.into(), rate: rate.map(|(requests, unit)| (requests, unit.window())) }
     }
 
@@ -132,7 +133,7 @@ mod tests {
         let limits = [per_minute(10), Limit::per_unit(1_000, Unit::Day)];
         let given = [vec![numbers("gold", Some((500, Unit::Minute)))], vec![numbers("max", None)]];
         let plans = Plans::of("free", &limits, &given).expect("plans");
-        let requests = |plan: &str| -> Vec<Option<u32>> {
+        let requests = |plan: &str| -> Vec<Option<Count>> {
             plans.limits(plan).expect(plan).iter().map(|limit| limit.as_ref().map(Limit::requests)).collect()
         };
         assert_eq!(requests("free"), [Some(10), Some(1_000)]);

@@ -2,7 +2,7 @@
 //!
 //! Not here: which decision crossed a share (crossing.rs).
 
-use super::descriptor::Hits;
+use super::descriptor::Count;
 
 /// The most shares of one limit.
 pub const SHARES_MAX: usize = 8;
@@ -56,26 +56,26 @@ impl Shares {
 
     /// The shares that a count crosses when it rises from `from` to `to`, for a limit of `requests` hits. [al-1] A
     /// limit of 0 has no shares.
-    pub fn crossed(&self, requests: Hits, from: Hits, to: Hits) -> impl Iterator<Item = u8> {
+    pub fn crossed(&self, requests: Count, from: Count, to: Count) -> impl Iterator<Item = u8> {
         self.iter().filter(move |&share| requests > 0 && (from..to).contains(&(hits_of(share, requests) - 1)))
     }
 }
 
 /// The smallest number of hits that is at least this share of `requests`, which is not 0: rounded up, so 1 or more.
 /// [al-1]
-fn hits_of(share: u8, requests: Hits) -> Hits {
-    let hits = (u64::from(share) * u64::from(requests)).div_ceil(u64::from(WHOLE));
-    // The result is at most the whole limit.
-    Hits::try_from(hits).unwrap_or(requests)
+fn hits_of(share: u8, requests: Count) -> Count {
+    // At most 100 times 10^15, which 64 bits hold.
+    (u64::from(share) * requests).div_ceil(u64::from(WHOLE))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::descriptor::COUNT_MAX;
 
     const NONE: [u8; 0] = [];
 
-    fn crossed(shares: &[u32], requests: Hits, from: Hits, to: Hits) -> Vec<u8> {
+    fn crossed(shares: &[u32], requests: Count, from: Count, to: Count) -> Vec<u8> {
         Shares::new(shares).unwrap().crossed(requests, from, to).collect()
     }
 
@@ -89,7 +89,10 @@ mod tests {
         // 80 % of 7 are 5.6: the sixth hit.
         assert_eq!((crossed(&[80], 7, 4, 5), crossed(&[80], 7, 5, 6)), (vec![], vec![80]));
         assert_eq!(crossed(&[1, 50, 100], 1, 0, 1), [1, 50, 100]);
-        assert_eq!(crossed(&[100], u32::MAX, u32::MAX - 1, u32::MAX), [100]);
+        assert_eq!(crossed(&[100], COUNT_MAX, COUNT_MAX - 1, COUNT_MAX), [100]);
+        // 99 % of 10^15 - 1, rounded up.
+        assert_eq!(crossed(&[99, 100], COUNT_MAX, 989_999_999_999_999, 990_000_000_000_000), [99]);
+        assert_eq!(crossed(&[99, 100], COUNT_MAX, 0, 989_999_999_999_999), NONE);
         assert_eq!((crossed(&[80], 10, 9, 8), crossed(&[80], 10, 8, 8)), (vec![], vec![]));
         assert_eq!(crossed(&[100], 0, 0, 5), NONE);
     }

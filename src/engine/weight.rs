@@ -55,7 +55,7 @@ mod tests {
     use crate::time::Unit;
 
     fn limit(requests: u32, algorithm: Algorithm) -> Limit {
-        Limit::new(requests, Unit::Hour.window(), algorithm).unwrap()
+        Limit::new(requests.into(), Unit::Hour.window(), algorithm).unwrap()
     }
 
     fn sliding(buckets: u64) -> Limit {

@@ -115,7 +115,7 @@ pub struct Decider {
     pub limit: String,
     /// The place of the rule. None for a limit of the request.
     pub place: Option<String>,
-    pub remaining: u32,
+    pub remaining: u64,
     /// When the request fits again, or else when all of the limit is free again.
     pub reset: String,
 }

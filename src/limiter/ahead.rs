@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use weir_engine::observer::{Crossed, LeaseHits, LeaseResult, LimitOf};
-use weir_engine::{Charge, Hits, Lease, Limit, Mode, Operation, Outcome, Receipt, Rise};
+use weir_engine::{Charge, Count, Hits, Lease, Limit, Mode, Operation, Outcome, Receipt, Rise};
 use weir_store::{Store, StoreError};
 
 use super::calendar::Windows;
@@ -45,7 +45,7 @@ struct Taking {
 }
 
 impl Taking {
-    fn end(&mut self, remaining: Option<Hits>, granted: Option<Granted>) -> Option<u64> {
+    fn end(&mut self, remaining: Option<Count>, granted: Option<Granted>) -> Option<u64> {
         self.is_over = true;
         self.leases.asked(&self.key, remaining, granted)
     }

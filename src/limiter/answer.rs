@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use weir_engine::decision::deny;
-use weir_engine::{Charge, Group, Hits, Limit, Micros, Operation, Outcome, Role, Verdict};
+use weir_engine::{Charge, Count, Group, Hits, Limit, Micros, Operation, Outcome, Role, Verdict};
 
 use super::plan::Plan;
 use super::{Answer, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
 
 /// The name, for clients, of a limit of the request.
 const REQUEST_NAME: &str = "(request)";
+/// What remains of a rule without a limit. [mt-4]
+const UNLIMITED: Count = Hits::MAX as Count;
 
 impl Plan<'_, '_> {
     pub(super) fn answer(&self, query: &Query<'_>) -> Answer {
@@ -25,9 +27,9 @@ impl Plan<'_, '_> {
             let count = of_descriptor.clone().count();
             let rule = matched.rule(group);
             let status = match count {
-                0 if rule.is_some_and(|rule| rule.unlimited) => Status { remaining: Hits::MAX, ..Status::default() },
+                0 if rule.is_some_and(|rule| rule.unlimited) => Status { remaining: UNLIMITED, ..Status::default() },
                 0 if self.denied_groups & group.bit() != 0 => Status { over: true, ..Status::default() },
-                0 if matched.is_unlimited_by_row(group) => Status { remaining: Hits::MAX, ..Status::default() },
+                0 if matched.is_unlimited_by_row(group) => Status { remaining: UNLIMITED, ..Status::default() },
                 0 => Status::default(),
                 _ => status_of(of_descriptor, denied),
             };

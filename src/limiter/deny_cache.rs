@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use hashbrown::DefaultHashBuilder;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-use weir_engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Observed, Operation, Outcome, Role, Verdict, Window};
+use weir_engine::{
+    Algorithm, Charge, Count, Hits, Limit, Micros, Mode, Observed, Operation, Outcome, Role, Verdict, Window,
+};
 
 /// The most keys of one set. [dn-6]
 const SET_KEYS_MAX: usize = 8;
@@ -258,7 +260,7 @@ impl DenyCache {
         let Some(at) = set.find(charge.key, hash) else { return };
         let denial = set.entries[at].denial;
         let is_same_limit = denial.owner == charge.owner && denial.has_numbers_of(charge.limit);
-        if is_same_limit && denial.sent < sent && outcome.remaining_before >= denial.hits {
+        if is_same_limit && denial.sent < sent && outcome.remaining_before >= Count::from(denial.hits) {
             self.remove(&mut set, at);
         }
     }
@@ -418,7 +420,7 @@ struct Entry {
 #[derive(Clone, Copy)]
 struct CachedDenial {
     /// The limit's numbers at that time. Other properties are in the key, so comparing the numbers is enough.
-    requests: u32,
+    requests: Count,
     window: Window,
     algorithm: Algorithm,
     /// The rule. It also determines the store of the state: a list of limits and a single limit can be in different
@@ -443,7 +445,8 @@ impl CachedDenial {
             // If two charges of a decision have one key, the second can be denied because of the first one's hits. A
             // summary is made for the first one's hits.
             Verdict::Over { retry_after } => {
-                hits > limit.kind().remaining(&seen, at) && limit.kind().retry_after(&seen, hits, at) == retry_after
+                Count::from(hits) > limit.kind().remaining(&seen, at)
+                    && limit.kind().retry_after(&seen, hits, at) == retry_after
             }
         };
         let (requests, window, algorithm) = (limit.requests(), limit.window(), limit.algorithm());
@@ -472,12 +475,12 @@ impl CachedDenial {
         }
         let oldest = micros_up(now.saturating_duration_since(self.sent));
         let youngest = micros_down(now.saturating_duration_since(self.received));
-        let verdict = if hits > limit.capacity() {
+        let verdict = if Count::from(hits) > limit.capacity() {
             Verdict::Never
         } else {
             // A summary does not have the wait of other hits than the requested ones.
             let is_known = hits == self.hits || !limit.kind().is_summary();
-            if !is_known || hits <= limit.kind().remaining(&self.seen, self.at) {
+            if !is_known || Count::from(hits) <= limit.kind().remaining(&self.seen, self.at) {
                 return None;
             }
             let retry_after = limit.kind().retry_after(&self.seen, hits, self.at);

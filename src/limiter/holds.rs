@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
+use weir_engine::descriptor::saturated;
 use weir_engine::observer::{HoldHits, HoldResult};
-use weir_engine::{Charge, Decision, Group, Hits, Limit, Operation, Receipt, Window, key, overrides};
+use weir_engine::{Charge, Count, Decision, Group, Hits, Limit, Operation, Receipt, Window, key, overrides};
 use weir_store::{Store, Undo};
 
 use super::Query;
@@ -257,15 +258,21 @@ impl Stores {
                 continue;
             }
             let used = of_key.iter().map(|&(_, at)| hits_of(query, &plan.charges[at]));
-            let used = used.fold(0, Hits::saturating_add);
+            let used = used.map(Count::from).sum();
             // Another limit can have the key of a hold now.
             let in_force = |(hold, former): &NamedHold<'_, 'a>| former.map_or(hold.key, |former| former.in_force);
             let holds = holds.iter().copied().filter(|named| in_force(named) == number);
             // weir's own release gives everything back. [hd-9]
             let at_least = if by == SettledBy::Decision { charge.limit.kept_by_settle() } else { 0 };
-            let excess = self.plan_settle_of_key(&charge, (used, at_least), holds, by, &mut settling, &mut plan.undos);
-            if excess > 0 {
-                plan.charges[first].operation = Operation::Report(excess);
+            let of_one = (used, at_least.into());
+            let mut excess = self.plan_settle_of_key(&charge, of_one, holds, by, &mut settling, &mut plan.undos);
+            // Almost always the first charge reports all of it: one charge has at most 32 bits.
+            for &(_, at) in of_key {
+                if excess > 0 {
+                    let hits = saturated(excess);
+                    plan.charges[at].operation = Operation::Report(hits);
+                    excess -= Count::from(hits);
+                }
             }
         }
         settling
@@ -276,12 +283,12 @@ impl Stores {
     fn plan_settle_of_key<'h, 's, 'a: 'h>(
         &'s self,
         charge: &Charge<'a>,
-        (used, at_least): (Hits, Hits),
+        (used, at_least): (Count, Count),
         holds: impl Iterator<Item = NamedHold<'h, 'a>>,
         by: SettledBy,
         settling: &mut Settling<'s, 'a>,
         undos: &mut Vec<Undo<'a>>,
-    ) -> Hits {
+    ) -> Count {
         let mut found: SmallVec<[_; 1]> = SmallVec::new();
         for (hold, former) in holds {
             let (key, limit) = former.map_or((charge.key, charge.limit), |former| (&former.key, &former.limit));
@@ -291,12 +298,12 @@ impl Stores {
             }
         }
         settling.lost -= found.len() as u64;
-        let held = found.iter().fold(0, |sum: Hits, (hold, ..)| sum.saturating_add(hold.receipt.hits));
+        let held = found.iter().map(|(hold, ..)| Count::from(hold.receipt.hits)).sum();
         let mut left = used.max(at_least.min(held));
         let mut last = None;
         for (hold, former, key, limit, store, now) in found {
-            let kept = left.min(hold.receipt.hits);
-            left -= kept;
+            let kept = saturated(left).min(hold.receipt.hits);
+            left -= Count::from(kept);
             let held = Undo { key, limit, receipt: hold.receipt, bounds: None };
             last = Some(held);
             if hold.receipt.hits == kept {
@@ -350,18 +357,18 @@ impl Stores {
             request.report_holds(result(held), 1);
         }
         let mut lost = settling.lost;
-        let mut charged = 0;
+        let mut charged: Count = 0;
         for Excess { held, key } in &settling.excesses {
-            let excess = plan.decided().find_map(|(charge, _)| match charge.operation {
-                Operation::Report(hits) if charge.limit.hold && charge.key == *key => Some(hits),
-                _ => None,
+            let excess = plan.decided().map(|(charge, _)| match charge.operation {
+                Operation::Report(hits) if charge.limit.hold && charge.key == *key => Count::from(hits),
+                _ => 0,
             });
-            match excess {
-                Some(hits) => {
+            match excess.sum() {
+                0 => lost += 1,
+                hits => {
                     request.report_holds(result(held), 1);
-                    charged += u64::from(hits);
+                    charged += hits;
                 }
-                None => lost += 1,
             }
         }
         request.report_holds(HoldResult::Lost, lost);

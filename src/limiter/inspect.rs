@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use weir_api::ResetStates;
-use weir_engine::{Entry, Hits, Micros, State, key};
+use weir_engine::{Count, Entry, Micros, State, key};
 use weir_store::{Store, StoreError};
 
 use super::Limiter;
@@ -20,11 +20,11 @@ pub struct ShownState {
     pub key: String,
     pub algorithm: &'static str,
     /// Hits per window.
-    pub requests: u32,
+    pub requests: Count,
     /// The window in microseconds.
     pub window_us: u64,
     /// The most hits that would be admitted now.
-    pub remaining: Hits,
+    pub remaining: Count,
     /// The time in microseconds until the state is empty.
     pub reset_after_us: Micros,
     pub state: Option<State>,

@@ -23,7 +23,8 @@ use tokio::sync::watch;
 pub use weir_api::top::Leases as LeaseTotals;
 use weir_engine::lease::HOT_ASKS;
 use weir_engine::{
-    Charge, Decision, Hits, Lease, Limit, Micros, Observed, Operation, Outcome, Receipt, Role, Verdict, hits_ahead,
+    Charge, Count, Decision, Hits, Lease, Limit, Micros, Observed, Operation, Outcome, Receipt, Role, Verdict,
+    hits_ahead,
 };
 #[cfg(test)]
 use weir_schedules::{Mutex, MutexGuard};
@@ -85,7 +86,7 @@ struct Entry {
     /// The pending call that takes hits ahead.
     asking: Option<Asking>,
     /// The remaining hits in the store's last answer.
-    remaining: Hits,
+    remaining: Count,
 }
 
 /// A pending call that takes hits ahead.
@@ -110,7 +111,7 @@ struct Held {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Granted {
     /// The limit's hits at the time of the charge.
-    pub(super) requests: Hits,
+    pub(super) requests: Count,
     pub(super) receipt: Receipt,
     /// The state after the charge, and the store's clock at that time.
     pub(super) state: Observed,
@@ -312,7 +313,7 @@ impl Leases {
     }
 
     /// Ends a call that takes hits ahead, and keeps its result. Returns the number of the lease if the call got one.
-    pub(super) fn asked(&self, key: &str, remaining: Option<Hits>, granted: Option<Granted>) -> Option<u64> {
+    pub(super) fn asked(&self, key: &str, remaining: Option<Count>, granted: Option<Granted>) -> Option<u64> {
         let hash = self.hasher.hash_one(key);
         let mut set = self.lock(hash);
         let entry = find(&mut set, key, hash)?;
@@ -461,7 +462,7 @@ mod tests {
 
     use super::*;
 
-    const LEFT: Hits = 50_000;
+    const LEFT: Count = 50_000;
     /// The hits that weir takes ahead for a key that has just become hot.
     const FIRST_AHEAD: Hits = HOT_ASKS - HOT_ASKS / 8;
     const STORE_NOW: Micros = 1_700_000_000_000_000;
@@ -486,17 +487,17 @@ mod tests {
     }
 
     /// The outcome of a store that charged hits and has `remaining` left.
-    fn outcome(limit: &Limit, hits: Hits, remaining: Hits) -> Outcome {
+    fn outcome(limit: &Limit, hits: Hits, remaining: Count) -> Outcome {
         let kind = limit.kind();
         let nothing = kind.observe(None, hits, STORE_NOW);
         let with = |used| kind.step(&nothing, weir_engine::algorithm::Effect::Add(used), STORE_NOW);
         let state = with(limit.requests() - remaining);
         Outcome {
             verdict: Verdict::Within,
-            remaining_before: remaining + hits,
+            remaining_before: remaining + Count::from(hits),
             remaining,
             now: STORE_NOW,
-            before: with(limit.requests() - remaining - hits),
+            before: with(limit.requests() - remaining - Count::from(hits)),
             wait: 0,
             reset_after: kind.reset_after(&state, STORE_NOW),
             state,
@@ -546,7 +547,7 @@ mod tests {
 
         /// Answers a call that takes hits ahead.
         fn grant(&self, key: &str, limit: &Limit, hits: Hits, until: Micros) -> u64 {
-            let Outcome { receipt, state, now, remaining, .. } = outcome(limit, hits, LEFT - hits);
+            let Outcome { receipt, state, now, remaining, .. } = outcome(limit, hits, LEFT - Count::from(hits));
             let (requests, received) = (limit.requests(), self.leases.now());
             let granted = Granted { requests, receipt: receipt.unwrap(), state, now, received, until };
             self.leases.asked(key, Some(remaining), Some(granted)).unwrap()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use weir_engine::metadata;
-use weir_engine::{Entry, Group, Hits, Limit, Micros, Operation, Window};
+use weir_engine::{Count, Entry, Group, Limit, Micros, Operation, Window};
 
 use super::holds::{HeldCharge, Settle};
 
@@ -78,14 +78,14 @@ pub struct ListedLimit {
     /// several. `(request)` for a limit of the request.
     pub name: Box<str>,
     /// Hits per window, or requests in flight.
-    pub requests: u32,
+    pub requests: Count,
     /// Whether the limit counts requests in flight. Then it has no window, and its reset is an upper bound. [cc-4]
     pub in_flight: bool,
     /// The window in seconds. None if it is not a whole number, for calendar windows, whose lengths differ, and for
     /// requests in flight.
     pub window_s: Option<u64>,
     /// The most hits that would be admitted now.
-    pub remaining: Hits,
+    pub remaining: Count,
     /// As in a [`Status`], in microseconds.
     pub until_reset: Micros,
     /// Whether the request does not fit.
@@ -102,7 +102,7 @@ pub struct Status {
     /// The limit that the rest describes. None if nothing matched.
     pub limit: Option<LimitInfo>,
     /// The most hits that would be admitted now.
-    pub remaining: Hits,
+    pub remaining: Count,
     /// Over: the wait until this request would fit. Within: the time until the state is empty. In microseconds.
     pub until_reset: Option<Micros>,
     /// Details without a field on the wire. None if nothing matched.
@@ -139,7 +139,7 @@ pub struct FitsAfter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitInfo {
     /// Hits per window, or requests in flight.
-    pub requests: u32,
+    pub requests: Count,
     /// The window, or the period of the rate. None for requests in flight, which have no rate.
     pub window: Option<Window>,
     pub name: Option<Box<str>>,

@@ -485,7 +485,7 @@ mod tests {
     use weir_engine::observer::Silent;
     use weir_engine::overrides::Numbers;
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use weir_engine::{Entry, Limit, Unit};
+    use weir_engine::{Count, Entry, Limit, Unit};
     use weir_store::memory::Memory;
 
     use self::lost::{Shared, Way};
@@ -535,7 +535,7 @@ mod tests {
         OverrideTable::new(Arc::new(Memory::new(10, clock.clone(), Arc::new(Silent))), policies, clock.clone())
     }
 
-    pub(super) fn one(value: &str, requests: u32, until: Micros) -> SetOverride {
+    pub(super) fn one(value: &str, requests: Count, until: Micros) -> SetOverride {
         let numbers = Numbers { name: None, requests, window: Unit::Hour.window(), burst: None };
         let entries = [("user".into(), value.into())].into();
         let set = Override { domain: "shop".into(), entries, numbers: [numbers].into(), until };
@@ -543,7 +543,7 @@ mod tests {
     }
 
     /// The hits of a user's limit in force.
-    pub(super) fn requests(table: &OverrideTable, user: &str) -> u32 {
+    pub(super) fn requests(table: &OverrideTable, user: &str) -> Count {
         let in_force = table.policies.snapshot();
         let domain = in_force.policies.domain("shop").unwrap();
         let rule = in_force.policies.find(domain, &[Entry { key: "user", value: user }]).rule.unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use weir_engine::rows::ROW_ID;
-use weir_engine::{Entry, Hits, Matcher, Micros, Rule, key};
+use weir_engine::{Count, Entry, Matcher, Micros, Rule, key};
 use weir_store::ScanPosition;
 use weir_store::{Scanned, Store, StoreError};
 
@@ -42,10 +42,10 @@ pub struct StoredState {
     /// The name of its limit, or its id.
     pub limit: String,
     /// The most hits that the limit can hold.
-    pub capacity: Hits,
-    pub used: Hits,
+    pub capacity: Count,
+    pub used: Count,
     /// The most hits that would be admitted now.
-    pub remaining: Hits,
+    pub remaining: Count,
     /// The time in microseconds until the state is empty.
     pub reset_after_us: Micros,
     /// Whether the descriptor's row makes the limit unlimited at present. The numbers are then those of another plan.

@@ -5,7 +5,7 @@
 use std::cell::OnceCell;
 
 use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest, DecisionResult, DescriptorVerdict, Tap};
-use weir_engine::{Entry, Group, Hits, Operation, RowContent, Rule};
+use weir_engine::{Count, Entry, Group, Hits, Operation, RowContent, Rule};
 
 use super::plan::Plan;
 use super::{Answer, Query};
@@ -27,9 +27,9 @@ struct TappedRequest<'r, 'q, 'a, 'p> {
 
 impl TappedRequest<'_, '_, '_, '_> {
     /// The hits that a descriptor held, and the hits that its settle gave back.
-    fn hold_hits(&self, plan: &Plan<'_, '_>, group: Group) -> (Option<Hits>, Option<Hits>) {
+    fn hold_hits(&self, plan: &Plan<'_, '_>, group: Group) -> (Option<Count>, Option<Count>) {
         let (mut held, mut given_back) = (None, None);
-        let add = |to: &mut Option<Hits>, hits| *to = Some(to.map_or(hits, |sum: Hits| sum.saturating_add(hits)));
+        let add = |to: &mut Option<Count>, hits: Hits| *to = Some(to.unwrap_or(0) + Count::from(hits));
         for (charge, outcome) in plan.decided() {
             if let (Operation::Consume(_), Some(receipt)) = (charge.operation, outcome.receipt)
                 && charge.limit.hold
@@ -47,7 +47,7 @@ impl TappedRequest<'_, '_, '_, '_> {
         (held, given_back)
     }
 
-    fn outcome(&self, plan: &Plan<'_, '_>, group: Group) -> (Option<DescriptorVerdict>, Option<Hits>) {
+    fn outcome(&self, plan: &Plan<'_, '_>, group: Group) -> (Option<DescriptorVerdict>, Option<Count>) {
         if plan.matched.rule(group).is_none() && self.query.descriptor(group).limit.is_none() {
             return (None, None);
         }

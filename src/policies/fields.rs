@@ -2,7 +2,9 @@
 //!
 //! Not here: the list of keys (tables.rs), and what their values mean (reader.rs, limit.rs).
 
-use weir_engine::Algorithm;
+use std::fmt::Display;
+
+use weir_engine::{Algorithm, COUNT_MAX, Count};
 use weir_text::yaml::{NO_BREAK_SPACES, Node, NodeId, Position, Value};
 use weir_text::{boolean, nearest, quoted};
 
@@ -170,13 +172,25 @@ impl<'r> FileReader<'r> {
     /// A whole number of 32 bits, in decimal digits with optional `_` between them. A compatible reading accepts all
     /// numbers of YAML 1.1. Messages name `least`, which the engine demands.
     pub(super) fn number(&mut self, fields: &Fields, key: &'static str, least: u32) -> Read<u32> {
+        self.number_to(fields, key, (least, u32::MAX.into()))
+    }
+
+    /// The hits of a limit.
+    pub(super) fn hits_of_limit(&mut self, fields: &Fields, key: &'static str) -> Read<Count> {
+        self.number_to(fields, key, (0, COUNT_MAX))
+    }
+
+    fn number_to<N>(&mut self, fields: &Fields, key: &'static str, (least, most): (u32, Count)) -> Read<N>
+    where
+        N: TryFrom<Count> + Display,
+    {
         let Some((at, id)) = fields.get(key) else {
             return Ok(None);
         };
         let document = self.document;
         let node = document.node(id);
         let reason = match &node.value {
-            Value::Scalar { text, plain: true } if self.is_compatible() => match compatible_number(text) {
+            Value::Scalar { text, plain: true } if self.is_compatible() => match compatible_number(text, most) {
                 Some((number, odd)) => {
                     if odd == IsOdd::Yes {
                         let at = self.value_position(at, id);
@@ -186,15 +200,14 @@ impl<'r> FileReader<'r> {
                 }
                 None => "",
             },
-            Value::Scalar { text, plain: true } => match whole_number(text) {
+            Value::Scalar { text, plain: true } => match whole_number(text, most) {
                 Ok(number) => return Ok(Some(number)),
                 Err(reason) => reason,
             },
-            Value::Scalar { text, plain: false } if whole_number(text).is_ok() => ": remove the quotes",
+            Value::Scalar { text, plain: false } if whole_number::<N>(text, most).is_ok() => ": remove the quotes",
             _ => "",
         };
-        let message =
-            format!("{key} must be a whole number from {least} to {}, not {}{reason}", u32::MAX, node.describe());
+        let message = format!("{key} must be a whole number from {least} to {most}, not {}{reason}", node.describe());
         Err(self.report(self.value_position(at, id), message))
     }
 
@@ -260,9 +273,12 @@ impl<'r> FileReader<'r> {
 }
 
 /// A number as envoyproxy/ratelimit reads it: in any base of YAML 1.1.
-fn compatible_number(text: &str) -> Option<(u32, IsOdd)> {
+fn compatible_number<N: TryFrom<Count>>(text: &str, most: Count) -> Option<(N, IsOdd)> {
     match scalar::plain(text) {
-        Plain::Whole(number, odd) => Some((u32::try_from(number).ok()?, odd)),
+        Plain::Whole(number, odd) => {
+            let number = Count::try_from(number).ok().filter(|number| *number <= most)?;
+            Some((N::try_from(number).ok()?, odd))
+        }
         _ => None,
     }
 }

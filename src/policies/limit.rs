@@ -4,10 +4,11 @@
 //! (reader.rs), and what the limit decides (the engine).
 
 use weir_engine::algorithm::parameters::Parameters;
+use weir_engine::descriptor::saturated;
 use weir_engine::limit::COUNTS;
 use weir_engine::words::printable;
 use weir_engine::{
-    Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Property, Refill, Shares, Unit, exclusion,
+    Algorithm, Anchor, CalendarUnit, Count, Limit, LimitError, Precision, Property, Refill, Shares, Unit, exclusion,
 };
 use weir_text::yaml::{Node, NodeId, Value};
 use weir_text::{duration, quoted, zone};
@@ -35,7 +36,7 @@ pub(super) struct ReadLimit {
 
 /// A number of hits and a period, with the keys that set them, for messages.
 struct Amount {
-    requests: u32,
+    requests: Count,
     period: Period,
     requests_key: &'static str,
 }
@@ -169,7 +170,7 @@ impl FileReader<'_> {
         }
         let window = amount.period.window;
         // A limit of 0 admits nothing, with any burst.
-        let burst = burst.unwrap_or(amount.requests.max(1));
+        let burst = burst.unwrap_or(saturated(amount.requests.max(1)));
         let precision = precision.unwrap_or_else(|| Algorithm::default_precision(window));
         let refill = if refill == Some(REFILL[1]) { Refill::Interval } else { Refill::Continuous };
         let all = Algorithm::all(&Parameters { anchor, precision, burst, refill });
@@ -182,7 +183,7 @@ impl FileReader<'_> {
                 let key = match error {
                     LimitError::BurstZero | LimitError::BurstTooLong { .. } => limit::BURST.name,
                     LimitError::Precision { .. } => limit::PRECISION.name,
-                    LimitError::LogTooLong { .. } => amount.requests_key,
+                    LimitError::LogTooLong { .. } | LimitError::TooMany { .. } => amount.requests_key,
                     LimitError::PermitWindow { .. } => limit::WINDOW.name,
                 };
                 return Err(self.report_value(fields, key, error.to_string()));
@@ -256,7 +257,7 @@ impl FileReader<'_> {
         if limit.at_least > 0 && limit.counts_requests() {
             let message = "at_least with counts: requests: a settle gives no request back, write hold: true";
             result = Err(self.report_value(fields, limit::HOLD, message.to_owned()));
-        } else if limit.at_least > requests && requests > 0 {
+        } else if Count::from(limit.at_least) > requests && requests > 0 {
             let message =
                 format!("at_least {} of a limit of {requests}: a settle would give nothing back", limit.at_least);
             result = Err(self.report_value(fields, limit::HOLD, message));
@@ -282,7 +283,7 @@ impl FileReader<'_> {
         for id in self.list(fields, key)?.unwrap_or_default() {
             let node = document.node(id);
             let share = match &node.value {
-                Value::Scalar { text, plain: true } => whole_number(text).ok(),
+                Value::Scalar { text, plain: true } => whole_number(text, u32::MAX.into()).ok(),
                 _ => None,
             };
             let Some(share) = share else {
@@ -365,7 +366,7 @@ impl FileReader<'_> {
     }
 
     /// Warns about windows of a long unit that the author probably means by the calendar.
-    fn warn_of_no_calendar(&mut self, at: Position, requests: u32, period: Period) {
+    fn warn_of_no_calendar(&mut self, at: Position, requests: Count, period: Period) {
         let Some(unit @ (Unit::Week | Unit::Month | Unit::Year)) = period.unit else { return };
         if requests > 0 && self.is_of_weir() {
             let days = period.window.us() / Unit::Day.window().us();

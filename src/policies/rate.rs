@@ -1,7 +1,7 @@
 //! The short form of a limit: `10/s`, `240/h`, `5/90s`.
 
 use weir_engine::overrides::Numbers;
-use weir_engine::{Unit, Window};
+use weir_engine::{COUNT_MAX, Count, Unit, Window};
 use weir_text::{duration, nearest, quoted};
 
 use super::instead;
@@ -51,7 +51,7 @@ impl Period {
 ///
 /// # Errors
 /// With the reason, which quotes the text.
-pub(super) fn parse_rate(text: &str) -> Result<(u32, Window), String> {
+pub(super) fn parse_rate(text: &str) -> Result<(Count, Window), String> {
     parse(text).map(|(requests, period)| (requests, period.window))
 }
 
@@ -74,7 +74,7 @@ pub fn parse_named_rate(text: &str) -> Result<Numbers, String> {
 ///
 /// # Errors
 /// With the reason, which quotes the text.
-pub(super) fn parse(text: &str) -> Result<(u32, Period), String> {
+pub(super) fn parse(text: &str) -> Result<(Count, Period), String> {
     read(text).map_err(|reason| format!("rate {}: {reason}", quoted(text)))
 }
 
@@ -82,12 +82,12 @@ pub(super) fn parse(text: &str) -> Result<(u32, Period), String> {
 ///
 /// # Errors
 /// With the reason.
-pub(super) fn read(text: &str) -> Result<(u32, Period), String> {
+pub(super) fn read(text: &str) -> Result<(Count, Period), String> {
     if text == "unlimited" {
         return Err("write unlimited: true below rate_limit".to_owned());
     }
     let Some((number, period)) = text.split_once('/').filter(|_| text.len() <= RATE_BYTES_MAX) else {
-        return Err(match whole_number(text) {
+        return Err(match whole_number::<Count>(text, COUNT_MAX) {
             Ok(number) => format!("no rate: write {number}/s or {number}/min"),
             Err(_) => "no rate: write how many per how long, such as 10/s".to_owned(),
         });
@@ -95,14 +95,14 @@ pub(super) fn read(text: &str) -> Result<(u32, Period), String> {
     if text.contains(char::is_whitespace) {
         return Err("write it without spaces, such as 10/s".to_owned());
     }
-    let requests = whole_number(number).map_err(|reason| {
+    let requests = whole_number(number, COUNT_MAX).map_err(|reason| {
         let is_fraction = number.contains('.') && number.parse::<f64>().is_ok();
         let hint = match in_full(number) {
             Some(in_full) => format!(": write {in_full}/{period}"),
             None if is_fraction => ": write less often, such as 30/min".to_owned(),
             None => reason.to_owned(),
         };
-        format!("{number:?} is not a whole number from 0 to {}{hint}", u32::MAX)
+        format!("{number:?} is not a whole number from 0 to {COUNT_MAX}{hint}")
     })?;
     let period = if period.starts_with(|c: char| c.is_ascii_digit()) {
         Period::of_length(period)?
@@ -112,6 +112,15 @@ pub(super) fn read(text: &str) -> Result<(u32, Period), String> {
     Ok((requests, period))
 }
 
+/// A rate of at most 2^32 - 1, as one that requests have.
+///
+/// # Errors
+/// With the number.
+pub(super) fn small((requests, period): (Count, Period)) -> Result<(u32, Period), String> {
+    let small = u32::try_from(requests).map_err(|_| format!("{requests} is more than {}", u32::MAX))?;
+    Ok((small, period))
+}
+
 /// The unit of a word: a short word in lower case, or a unit's name in any case.
 fn unit(word: &str) -> Option<Unit> {
     let short = SHORT_UNITS.iter().find(|(short, _)| *short == word);
@@ -119,12 +128,12 @@ fn unit(word: &str) -> Option<Unit> {
 }
 
 /// The number that a text such as `10k` or `2M` means.
-fn in_full(text: &str) -> Option<u32> {
+fn in_full(text: &str) -> Option<Count> {
     let (digits, factor) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1_000),
         None => (text.strip_suffix('M')?, 1_000_000),
     };
-    whole_number(digits).ok()?.checked_mul(factor)
+    whole_number::<Count>(digits, COUNT_MAX / factor).ok().map(|number| number * factor)
 }
 
 fn no_unit(word: &str) -> String {

@@ -1,5 +1,6 @@
 //! The meaning of an unquoted scalar in YAML 1.1, the version that envoyproxy/ratelimit reads.
 
+use weir_engine::Count;
 use weir_text::boolean;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -84,19 +85,20 @@ fn float(text: &str) -> Option<Plain> {
     number.is_finite().then_some(Plain::Float(number))
 }
 
-/// Reads decimal digits, with or without `_` between them.
+/// Reads decimal digits, with or without `_` between them, of a number that is at most `most`.
 ///
 /// # Errors
 /// A hint for the end of a message; it can be empty.
-pub(super) fn whole_number(text: &str) -> Result<u32, &'static str> {
+pub(super) fn whole_number<N: TryFrom<Count>>(text: &str, most: Count) -> Result<N, &'static str> {
     let digits: String = text.split('_').collect();
     let is_decimal = digits.bytes().all(|byte| byte.is_ascii_digit());
     // Ambiguous: YAML 1.1 reads 010 as 8, and YAML 1.2 as 10.
     let is_octal = digits.starts_with('0') && digits != "0";
     let starts_or_ends = text.starts_with('_') || text.ends_with('_');
-    match digits.parse() {
-        Ok(_) if is_decimal && is_octal => Err(": other programs read a leading 0 as octal"),
-        Ok(number) if is_decimal && !starts_or_ends => Ok(number),
+    let number = digits.parse().ok().filter(|number| *number <= most);
+    match number.map(N::try_from) {
+        Some(Ok(_)) if is_decimal && is_octal => Err(": other programs read a leading 0 as octal"),
+        Some(Ok(number)) if is_decimal && !starts_or_ends => Ok(number),
         _ => Err(""),
     }
 }

@@ -10,11 +10,12 @@ use weir_engine::limit::COUNTS;
 use weir_engine::network::Network;
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
 use weir_engine::{
-    Algorithm, During, Lease, Micros, Mode, OnError, Precision, SHARES_MAX, SPANS_MAX, Shares, metadata,
+    Algorithm, COUNT_MAX, Count, During, Lease, Micros, Mode, OnError, Precision, SHARES_MAX, SPANS_MAX, Shares,
+    metadata,
 };
 use weir_text::yaml::NodeId;
 
-use super::form::{FLAG, Form, NUMBER, ON_ERROR, POSITIVE, form, list, mapping, method, node, only, short_text};
+use super::form::{FLAG, Form, ON_ERROR, POSITIVE, form, list, mapping, method, node, only, short_text};
 use super::keys::{Kind, Needs};
 use super::rate::Period;
 use super::schema::fragments::{
@@ -41,6 +42,7 @@ pub(crate) const ALLOWED: Form<Vec<(Code, Location)>> =
 pub(crate) const METADATA: Form<Option<Arc<metadata::Fields>>> =
     form(|| json!({ "type": "object" }), method!(metadata));
 const DESCRIPTORS: Form<Option<Vec<NodeId>>> = list(|| list_of(&reference("descriptor")));
+const HITS: Form<Option<Count>> = form(|| number(0, COUNT_MAX), method!(hits_of_limit));
 const PLAN_NAME: Form<Option<String>> = short_text(|| bounded_text(1, NAME_BYTES_MAX));
 const INSTANT: Form<Option<Micros>> = form(instant, method!(instant));
 
@@ -147,7 +149,7 @@ mapping! {
         /// `second`, `minute`, `hour`, `day`, `week`, `month` or `year`, in upper or lower case
         UNIT: Option<String> = "unit", short_text(unit), "none", "{unit: hour, requests_per_unit: 100}", Needs::Hits, IN_FLIGHT;
         /// whole number; 0 denies everything; without it everything is denied too, and weir warns
-        REQUESTS_PER_UNIT: Option<u32> = "requests_per_unit", NUMBER, "none", "{unit: day, requests_per_unit: 1_000}";
+        REQUESTS_PER_UNIT: Option<Count> = "requests_per_unit", HITS, "none", "{unit: day, requests_per_unit: 1_000}";
         /// length such as `90s` or `1m30s`, in place of `unit`
         WINDOW: Option<Period> = "window", form(length, |reader, fields, key| {
             reader.parsed(fields, key, NAME_BYTES_MAX, Period::of_length)

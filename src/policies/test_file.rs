@@ -19,7 +19,7 @@ pub use settings::{NAMES as SETTING_NAMES, with_defaults};
 pub(crate) use step::ACTIONS;
 pub use step::CALLER;
 pub use values::Range;
-use weir_engine::{Micros, Window, metadata};
+use weir_engine::{Count, Micros, Window, metadata};
 use weir_settings::Settings;
 
 pub use super::single::FILE_BYTES_MAX;
@@ -194,7 +194,7 @@ impl Expect {
 }
 
 /// The limit of a status: its hits and its window. Without a window: requests in flight.
-pub type ExpectedLimit = (u32, Option<Window>);
+pub type ExpectedLimit = (Count, Option<Window>);
 
 #[derive(Debug, Default)]
 pub struct ExpectedStatus {

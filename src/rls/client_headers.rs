@@ -162,9 +162,11 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::Count;
+
     use super::*;
 
-    fn limit(name: &str, requests: u32, remaining: u32) -> ListedLimit {
+    fn limit(name: &str, requests: Count, remaining: Count) -> ListedLimit {
         let (window_s, until_reset) = (Some(60), 29_000_001);
         ListedLimit { name: name.into(), requests, in_flight: false, window_s, remaining, until_reset, over: false }
     }

@@ -8,6 +8,7 @@ use std::fmt;
 
 use pbjson_types::Duration;
 use smallvec::SmallVec;
+use weir_engine::descriptor::saturated;
 use weir_engine::words::IN_FLIGHT;
 use weir_engine::{Entry, Micros, Operation, Unit, Window};
 use weir_limiter::{Answer, DescriptorRequest, LimitInfo, Query, Status};
@@ -290,7 +291,7 @@ fn status(status: Status, extras: &Extras) -> DescriptorStatus {
     DescriptorStatus {
         code: code(status.over).into(),
         current_limit: status.limit.map(|limit| current_limit(limit, extras)),
-        limit_remaining: status.remaining,
+        limit_remaining: saturated(status.remaining),
         duration_until_reset: status.until_reset.map(whole_seconds),
         quota: None,
     }
@@ -319,7 +320,7 @@ fn current_limit(limit: LimitInfo, extras: &Extras) -> RateLimit {
         (None, Some(_)) => String::new(),
     };
     RateLimit {
-        requests_per_unit: limit.requests,
+        requests_per_unit: saturated(limit.requests),
         unit: unit.into(),
         name,
         unit_multiplier: units.filter(|(count, _)| *count > 1).map(|(count, _)| count.into()),
@@ -488,7 +489,7 @@ mod tests {
             denied: true,
             statuses: smallvec::smallvec![
                 Status::default(),
-                Status { remaining: Hits::MAX, ..Status::default() },
+                Status { remaining: Hits::MAX.into(), ..Status::default() },
                 Status {
                     over: true,
                     limit: Some(LimitInfo {
@@ -545,7 +546,7 @@ mod tests {
         assert_eq!(shown(&[status(true, 9, 0, 1), quota(2, 0)]), "l=9 r=0 t=1");
         assert_eq!(shown(&[quota(8, 1), quota(2, 0)]), "l=2 r=0 t=1");
         let bare = Status { over: true, ..Status::default() };
-        let unlimited = Status { remaining: Hits::MAX, ..Status::default() };
+        let unlimited = Status { remaining: Hits::MAX.into(), ..Status::default() };
         assert_eq!(shown(&[bare.clone(), unlimited.clone(), status(false, 9, 5, 0)]), "l=9 r=5 t=0");
         assert_eq!(shown(&[bare, unlimited]), "");
     }

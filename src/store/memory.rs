@@ -14,8 +14,9 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use weir_engine::algorithm::{Change, Effect, Level};
+use weir_engine::arith::mul_div;
 use weir_engine::decision::{self, States};
-use weir_engine::{Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
+use weir_engine::{Charge, Count, Decision, Hits, Limit, Micros, Mode, Observer, State};
 #[cfg(test)]
 use weir_schedules::{Mutex, MutexGuard};
 
@@ -378,7 +379,8 @@ struct MemoryEntry {
     /// The hits in the state when it was written, below the capacity. A full state has `capacity` hits; then this is
     /// the number of the fill: see [`Shard::fills`].
     used_or_fill: u32,
-    /// The most hits that its limit can hold.
+    /// The most hits that its limit can hold. Of a limit that can hold more than [`LARGE`] it is that, and
+    /// `used_or_fill` is in proportion.
     capacity: Hits,
     /// The rule whose portion of the store the entry uses.
     owner: u32,
@@ -389,6 +391,9 @@ struct MemoryEntry {
 const FULL: u64 = 1 << 63;
 /// A full state has denied a request since it became full.
 const DENIED: u64 = 1 << 62;
+
+/// The largest capacity of an entry, which its 32 bits hold.
+const LARGE: Hits = Hits::MAX;
 
 const _: () = assert!(size_of::<Option<State>>() == size_of::<State>(), "the option takes no extra memory");
 const _: () = assert!(size_of::<MemoryEntry>() == 64, "an entry fills one cache line");
@@ -409,9 +414,13 @@ impl MemoryEntry {
         self.ends & !(FULL | DENIED)
     }
 
-    /// The hits in the state when it was written, at most the capacity.
-    const fn used(&self) -> Hits {
-        if self.ends & FULL == 0 { self.used_or_fill } else { self.capacity }
+    /// The hits in the state when it was written, at most the capacity. Of a large limit it is all hits in the state.
+    fn used(&self) -> Count {
+        match self.state {
+            Some(State::AnchoredWindow(window)) if self.capacity == LARGE => window.count,
+            _ if self.ends & FULL == 0 => self.used_or_fill.into(),
+            _ => self.capacity.into(),
+        }
     }
 
     /// Marks that the state has denied a request, if it is full.
@@ -584,8 +593,8 @@ impl Shard {
     /// Stores what eviction needs about a state that was just written.
     fn written(&mut self, at: usize, slot: &StateSlot<'_>, level: &Level, now: Micros) {
         let entry = &mut self.entries[at];
-        let capacity = slot.limit.capacity();
-        let used = capacity - level.remaining.min(capacity);
+        let count = slot.limit.capacity();
+        let (capacity, used) = in_proportion(count, count - level.remaining.min(count));
         let expires_at = now + level.reset_after;
         if used < capacity {
             (entry.ends, entry.used_or_fill) = (expires_at, used);
@@ -745,6 +754,14 @@ impl Shard {
     }
 }
 
+/// A capacity and what is used of it, as an entry keeps them. Only a state without room for one hit is full.
+fn in_proportion(capacity: Count, used: Count) -> (Hits, Hits) {
+    match (Hits::try_from(capacity), Hits::try_from(used)) {
+        (Ok(capacity), Ok(used)) => (capacity, used),
+        _ => (LARGE, Hits::try_from(mul_div(used, LARGE.into(), capacity).0).unwrap_or(LARGE)),
+    }
+}
+
 /// The 64 bits that the index needs, from the 32 that an entry stores.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -755,6 +772,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use shuttle::thread;
+    use weir_engine::descriptor::saturated;
     use weir_engine::{Operation, Unit};
     use weir_schedules::explore;
 
@@ -848,10 +866,10 @@ mod tests {
         assert_eq!(bytes(&alone), [0, 0]);
     }
 
-    fn used(store: &Memory, key: &str, limit: &Limit) -> u32 {
+    fn used(store: &Memory, key: &str, limit: &Limit) -> Hits {
         let charge = Charge { operation: Operation::Consume(0), ..charges(&[key], limit).remove(0) };
         let decision = store.decide_now(&[], &[charge], Mode::Atomic).unwrap();
-        limit.requests() - decision.outcomes[0].remaining
+        saturated(limit.requests() - decision.outcomes[0].remaining)
     }
 
     #[test]

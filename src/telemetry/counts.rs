@@ -4,9 +4,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use weir_engine::arith::Fraction;
+use weir_engine::arith::{Fraction, mul_div};
 use weir_engine::observer::{AnsweredBy, Charged, LimitOf};
-use weir_engine::{Mode, Operation, Role};
+use weir_engine::{Count, Hits, Mode, Operation, Role};
 
 /// Declares the counters of one limit.
 macro_rules! counters {
@@ -129,9 +129,9 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> SplitHits {
         split.over = hits;
         return split;
     }
-    let limit = u64::from(charge.limit.capacity());
-    let threshold = near_threshold(charge.limit.capacity(), near_limit);
-    let before = limit.saturating_sub(u64::from(outcome.remaining_before));
+    let limit = charge.limit.capacity();
+    let threshold = near_threshold(limit, near_limit);
+    let before = limit.saturating_sub(outcome.remaining_before);
     let after = before + hits;
     if !is_over {
         split.is_uncharged = outcome.receipt.is_none() && matches!(charge.operation, Operation::Consume(_));
@@ -149,7 +149,8 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> SplitHits {
 }
 
 /// How many hits of a limit are not near it, rounded down. In 32-bit floats, as in envoyproxy/ratelimit: for limits
-/// above 2^24 an exact product would give another threshold.
+/// above 2^24 an exact product would give another threshold. envoyproxy/ratelimit has no limit above 2^32 - 1: there the
+/// product is exact.
 #[expect(
     clippy::float_arithmetic,
     clippy::cast_precision_loss,
@@ -157,7 +158,10 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> SplitHits {
     clippy::cast_sign_loss,
     reason = "metrics only, and the reference's own arithmetic"
 )]
-fn near_threshold(limit: u32, near_limit: Fraction) -> u64 {
+fn near_threshold(limit: Count, near_limit: Fraction) -> Count {
+    let Ok(limit) = Hits::try_from(limit) else {
+        return mul_div(limit, near_limit.billionths().into(), 1_000_000_000).0;
+    };
     let ratio = (f64::from(near_limit.billionths()) / 1e9) as f32;
     // The product can round up to more than the limit.
     ((limit as f32 * ratio) as u64).min(u64::from(limit))
@@ -165,7 +169,7 @@ fn near_threshold(limit: u32, near_limit: Fraction) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use weir_engine::{Algorithm, Charge, Limit, State, Unit, decision};
+    use weir_engine::{Algorithm, COUNT_MAX, Charge, Limit, State, Unit, decision};
 
     use super::*;
 
@@ -230,7 +234,8 @@ mod tests {
     fn the_threshold_is_at_most_the_limit() {
         let threshold = |limit, ratio: &str| near_threshold(limit, ratio.parse().expect("a fraction"));
         assert_eq!(threshold(16_777_219, "1"), 16_777_219);
-        assert_eq!(threshold(u32::MAX, "1"), u64::from(u32::MAX));
+        assert_eq!(threshold(4_294_967_295, "1"), 4_294_967_295);
+        assert_eq!((threshold(COUNT_MAX, "1"), threshold(10_000_000_000_000, "0.8")), (COUNT_MAX, 8_000_000_000_000));
         assert_eq!((threshold(10, "0.7"), threshold(7, "0.8"), threshold(5, "0.8")), (7, 5, 4));
         assert_eq!((threshold(0, "0.8"), threshold(9, "0")), (0, 0));
     }

@@ -37,7 +37,7 @@ use weir_engine::observer::{
 };
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::words::printable;
-use weir_engine::{Hits, OnError, PolicySet, key};
+use weir_engine::{Count, Hits, OnError, PolicySet, key};
 use weir_settings::ShownValues;
 
 use self::alerts::alerts_of_limits;
@@ -552,9 +552,9 @@ impl Observer for PerRuntime {
         self.metrics.unknown_limit_fields(LimitSource::Grpc, 1, "RateLimitOverride", number);
     }
 
-    fn evicted(&self, hits_lost: Hits) {
+    fn evicted(&self, hits_lost: Count) {
         self.metrics.evictions.add(1);
-        self.metrics.evicted_hits.add(u64::from(hits_lost));
+        self.metrics.evicted_hits.add(hits_lost);
     }
 }
 

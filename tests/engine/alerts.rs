@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use weir_engine::decision::{decide, key_indices};
 use weir_engine::{
-    Algorithm, Anchor, Bounds, CalendarUnit, Charge, Limit, Micros, Mode, Operation, Rise, Role, Shares, State, Unit,
+    Algorithm, Anchor, Bounds, CalendarUnit, Charge, Count, Limit, Micros, Mode, Operation, Rise, Role, Shares, State,
+    Unit,
 };
 
 const REQUESTS: u32 = 20;
@@ -17,7 +18,7 @@ const DAY_US: u64 = 86_400_000_000;
 fn limits() -> [Limit; 3] {
     [Anchor::Clock, Anchor::FirstHit, Anchor::Calendar(CalendarUnit::Day)].map(|anchor| {
         let algorithm = Algorithm::FixedWindow { anchor };
-        let mut limit = Limit::new(REQUESTS, Unit::Day.window(), algorithm).unwrap();
+        let mut limit = Limit::new(REQUESTS.into(), Unit::Day.window(), algorithm).unwrap();
         limit.alert_at = Shares::new(&SHARES.map(u32::from)).unwrap();
         limit
     })
@@ -29,7 +30,7 @@ fn bounds(limit: &Limit, now: Micros) -> Option<Bounds> {
 }
 
 /// The window of a key and its hits, straight from the state.
-fn counted(limit: &Limit, state: Option<&State>, now: Micros) -> (Micros, u32) {
+fn counted(limit: &Limit, state: Option<&State>, now: Micros) -> (Micros, Count) {
     let window = limit.kind().counted(&limit.kind().within(bounds(limit, now)).observe(state, 0, now), now).unwrap();
     (window.start, window.count)
 }
@@ -98,7 +99,7 @@ fn reported(limit: &Limit, steps: &[Step]) -> BTreeMap<(usize, Micros, u8), u32>
         for key in [0, 1] {
             let ((start_before, from), (start, to)) = (before[key], counted(limit, states[key].as_ref(), now));
             let from = if start_before == start { from } else { 0 };
-            let crossed = |share: &u8| (from..to).contains(&(hits_of(*share) - 1));
+            let crossed = |share: &u8| (from..to).contains(&(Count::from(hits_of(*share)) - 1));
             expected.extend(SHARES.into_iter().filter(crossed).map(|share| (key, start, share)));
         }
         of_step.sort_unstable();
@@ -132,7 +133,7 @@ proptest! {
 fn other_algorithms_have_no_window_in_which_a_share_could_be_crossed_once() {
     let burst = REQUESTS;
     for algorithm in [Algorithm::SlidingWindowCounter, Algorithm::SlidingWindowLog, Algorithm::Gcra { burst }] {
-        let limit = Limit::new(REQUESTS, Unit::Day.window(), algorithm).unwrap();
+        let limit = Limit::new(REQUESTS.into(), Unit::Day.window(), algorithm).unwrap();
         assert_eq!(limit.kind().counted(&limit.kind().observe(None, 0, START), START), None);
     }
 }

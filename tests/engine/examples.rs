@@ -7,8 +7,8 @@ use std::path::Path;
 
 use weir_engine::algorithm::Effect;
 use weir_engine::{
-    Algorithm, Anchor, Bounds, CalendarUnit, Charge, Limit, Micros, Mode, Operation, Outcome, Precision, Receipt,
-    Refill, State, Verdict, Window, decision,
+    Algorithm, Anchor, Bounds, CalendarUnit, Charge, Count, Limit, Micros, Mode, Operation, Outcome, Precision,
+    Receipt, Refill, State, Verdict, Window, decision,
 };
 
 use crate::support::algorithms::every_algorithm;
@@ -39,12 +39,12 @@ struct Page {
 }
 
 impl Page {
-    fn of(requests: u32, period: u64, algorithm: Algorithm) -> Self {
+    fn of(requests: Count, period: u64, algorithm: Algorithm) -> Self {
         Self { limit: limit(requests, period, algorithm), state: None, bounds: None }
     }
 
     /// Changes the limit's numbers.
-    fn now_is(&mut self, requests: u32, period: u64, algorithm: Algorithm) {
+    fn now_is(&mut self, requests: Count, period: u64, algorithm: Algorithm) {
         let changed = limit(requests, period, algorithm);
         assert_eq!(changed.id(), self.limit.id(), "the state would be another");
         self.limit = changed;
@@ -59,7 +59,7 @@ impl Page {
     }
 
     /// Takes hits that fit: remaining, wait and reset.
-    fn take(&mut self, now: Micros, hits: u32) -> (u32, u64, u64) {
+    fn take(&mut self, now: Micros, hits: u32) -> (Count, u64, u64) {
         let outcome = self.charge(now, Operation::Consume(hits));
         assert_eq!(outcome.verdict, Verdict::Within, "{outcome:?}");
         (outcome.remaining, outcome.wait, outcome.reset_after)
@@ -74,13 +74,13 @@ impl Page {
     }
 
     /// Looks: remaining and reset.
-    fn look(&mut self, now: Micros) -> (u32, u64) {
+    fn look(&mut self, now: Micros) -> (Count, u64) {
         let outcome = self.charge(now, Operation::Peek);
         (outcome.remaining, outcome.reset_after)
     }
 
     /// Gives back: what remains.
-    fn give(&mut self, now: Micros, hits: u32) -> u32 {
+    fn give(&mut self, now: Micros, hits: u32) -> Count {
         self.charge(now, Operation::Refund(hits)).remaining
     }
 
@@ -88,13 +88,13 @@ impl Page {
         self.charge(now, Operation::Consume(hits)).receipt.unwrap()
     }
 
-    fn undo(&mut self, now: Micros, receipt: Receipt) -> (u32, u64) {
+    fn undo(&mut self, now: Micros, receipt: Receipt) -> (Count, u64) {
         self.limit.kind().within(self.bounds).change(&mut self.state, Effect::Undo(receipt), now);
         self.look(now)
     }
 }
 
-fn limit(requests: u32, period: u64, algorithm: Algorithm) -> Limit {
+fn limit(requests: Count, period: u64, algorithm: Algorithm) -> Limit {
     Limit::new(requests, Window::from_micros(period).unwrap(), algorithm).unwrap()
 }
 

@@ -4,7 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::Strategy;
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert_eq, prop_oneof, proptest};
-use weir_engine::{Algorithm, Anchor, CalendarUnit, Limit, Micros, Observed, Operation, Receipt, State, Window};
+use weir_engine::descriptor::saturated;
+use weir_engine::{Algorithm, Anchor, CalendarUnit, Count, Limit, Micros, Observed, Operation, Receipt, State, Window};
 
 use crate::properties::Key;
 use crate::support::arbitrary::config;
@@ -19,7 +20,7 @@ fn limits() -> impl Strategy<Value = Limit> {
         |window: u64| Algorithm::SlidingWindow { precision: weir_engine::Precision::new(window / 6).unwrap() };
     let of = |window: u64, algorithm: Algorithm| {
         (1..30_u32).prop_map(move |requests| {
-            let mut limit = Limit::new(requests, Window::from_micros(window).unwrap(), algorithm).unwrap();
+            let mut limit = Limit::new(requests.into(), Window::from_micros(window).unwrap(), algorithm).unwrap();
             limit.hold = true;
             assert!(algorithm.takes_holds());
             limit
@@ -78,7 +79,7 @@ fn expected(limit: &Limit, holds: &[Held], now: Micros) -> Key {
 }
 
 /// What a charge of so many hits finds, but for the mark of a receipt, which an empty state lacks.
-fn found(limit: &Limit, key: &Key, hits: u32) -> (u32, u64, u64, Option<Observed>) {
+fn found(limit: &Limit, key: &Key, hits: u32) -> (Count, u64, u64, Option<Observed>) {
     let seen = key.seen(limit, hits);
     let whole = (!matches!(seen, Observed::Summary(_) | Observed::AnchoredWindow(_))).then_some(seen);
     let wait = limit.kind().fits_after(&seen, hits, key.now);
@@ -109,7 +110,8 @@ fn check(limit: &Limit, events: &[(u64, Event)]) -> Result<(), TestCaseError> {
                     key.take(limit, Operation::Report(used - held));
                 }
                 let expected = expected(limit, &holds, key.now);
-                for hits in [1, limit.requests().div_ceil(2), limit.requests()] {
+                let all = saturated(limit.requests());
+                for hits in [1, all.div_ceil(2), all] {
                     prop_assert_eq!(found(limit, &key, hits), found(limit, &expected, hits));
                 }
             }

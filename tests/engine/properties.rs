@@ -7,9 +7,10 @@ use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq, proptest};
 use weir_engine::algorithm::{Change, Effect};
 use weir_engine::decision::States;
+use weir_engine::descriptor::saturated;
 use weir_engine::{
-    Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Observed, Operation, Outcome, Receipt, Refill, Role,
-    State, Verdict, decision,
+    Algorithm, Anchor, Charge, Count, Decision, Limit, Micros, Mode, Observed, Operation, Outcome, Receipt, Refill,
+    Role, State, Verdict, decision,
 };
 
 use crate::support::algorithms::burst;
@@ -237,13 +238,13 @@ proptest! {
             key.step(us);
             key.decide(&limit, operation, mode);
             let before = key.clone().take(&limit, Operation::Peek).remaining_before;
-            for hits in [asked, before, before.saturating_add(1)] {
+            for hits in [asked, saturated(before), saturated(before + 1)] {
                 if hits > 0 {
                     let outcome = &key.clone().decide(&limit, Operation::Consume(hits), mode).outcomes[0];
                     prop_assert_eq!(outcome.remaining_before, before);
-                    prop_assert_eq!(outcome.verdict == Verdict::Within, hits <= before);
-                    let never = hits > limit.capacity();
-                    prop_assert_eq!(outcome.verdict == Verdict::Never, never && hits > before);
+                    prop_assert_eq!(outcome.verdict == Verdict::Within, Count::from(hits) <= before);
+                    let never = Count::from(hits) > limit.capacity();
+                    prop_assert_eq!(outcome.verdict == Verdict::Never, never && Count::from(hits) > before);
                 }
             }
         }

@@ -269,7 +269,7 @@ fn spec(node: &NaiveNode) -> NodeSpec {
             let limits: Vec<Limit> = rule.limits.iter().map(limit).collect();
             let numbers = |&(plan, hits): &(&str, Option<u32>)| PlanNumbers {
                 plan: plan.into(),
-                rate: hits.map(|hits| (hits, Unit::Hour.window())),
+                rate: hits.map(|hits: u32| (hits.into(), Unit::Hour.window())),
             };
             Arc::new(Plans::of("free", &limits, &[plans.iter().map(numbers).collect()]).unwrap())
         });

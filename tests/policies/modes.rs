@@ -79,7 +79,7 @@ impl Bench {
     }
 
     /// What is left of a key's limit.
-    fn left(&self, key: &str) -> u32 {
+    fn left(&self, key: &str) -> u64 {
         let mut query = query(&[key]);
         query.descriptors[0].operation = Operation::Peek;
         self.decide(&query).statuses[0].remaining

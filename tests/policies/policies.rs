@@ -127,7 +127,7 @@ fn values_are_texts_as_written() {
     assert_eq!(path(&[("nothing", "~")]), None);
     let last = rule(&loaded, "shop", &[("no", "010")]).unwrap();
     assert_eq!(last.role, Role::Shadow);
-    assert_eq!((last.limits[0].requests(), last.limits[0].name.as_deref()), (u32::MAX, None));
+    assert_eq!((last.limits[0].requests(), last.limits[0].name.as_deref()), (u64::from(u32::MAX), None));
     assert_eq!(rule(&loaded, "shop", &[("version", "1.10")]).unwrap().limits[0].requests(), 1_000);
     assert_eq!(rule(&loaded, "shop", &[("flag", "true")]).unwrap().limits[0].requests(), 0);
 }
@@ -255,7 +255,7 @@ fn short_forms_stand_for_unit_and_number() {
     let shape = |key: &str| (limits(key)[0].requests(), limits(key)[0].window().us());
     assert_eq!(shape("length"), (5, 90_000_000));
     assert_eq!(shape("none"), (0, 1_000_000));
-    assert_eq!(shape("most"), (u32::MAX, 1_000_000));
+    assert_eq!(shape("most"), (u64::from(u32::MAX), 1_000_000));
     let ids = |key: &str| limits(key).iter().map(|limit| limit.id().to_owned()).collect::<Vec<_>>();
     assert_eq!(ids("list"), ["f1s", "f60s", "g3600s"]);
     assert_eq!(ids("twins"), ["f1s:soft", "f1s:hard"]);

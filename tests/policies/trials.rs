@@ -81,7 +81,7 @@ impl Bench {
     }
 
     /// How many hits each limit of a key holds.
-    fn used(&self, key: &'static str) -> Vec<u32> {
+    fn used(&self, key: &'static str) -> Vec<u64> {
         let peeks =
             futures_util::FutureExt::now_or_never(self.limiter.show_states("shop", &[Entry { key, value: "1" }]));
         let peeks = peeks.expect("memory answers at once").expect("an answer");

@@ -25,8 +25,12 @@ const HERE: u64 = NOW / PRECISION_US;
 
 fn limit(requests: u32, buckets: u64) -> Limit {
     let precision = Precision::new(PRECISION_US).unwrap();
-    Limit::new(requests, Window::from_micros(buckets * PRECISION_US).unwrap(), Algorithm::SlidingWindow { precision })
-        .unwrap()
+    Limit::new(
+        requests.into(),
+        Window::from_micros(buckets * PRECISION_US).unwrap(),
+        Algorithm::SlidingWindow { precision },
+    )
+    .unwrap()
 }
 
 /// A state as it is stored.

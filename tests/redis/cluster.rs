@@ -182,7 +182,7 @@ async fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
     // Whoever comes later, from whatever node, finds the same.
     let late = store(&cluster);
     for key in &keys {
-        assert_eq!(used(&late, key, &daily(LIMIT)).await, LIMIT, "{key}");
+        assert_eq!(used(&late, key, &daily(LIMIT)).await, u64::from(LIMIT), "{key}");
     }
     assert!(cluster.nodes[to].runs("asking") > 0, "some decisions were redirected in the middle of the move");
 }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::ServerError;
 use weir_engine::algorithm::StoredFormat;
+use weir_engine::descriptor::saturated;
 use weir_engine::{Algorithm, Anchor, Limit, Mode, Operation, Window};
 use weir_store::redis::breaker::{Circuit, TRIALS};
 use weir_store::redis::error_class::{After, Blame, ERROR_CLASSES, Proof, RedisErrorClass};
@@ -74,7 +75,7 @@ struct Rig {
 fn limit() -> Limit {
     // A window that does not end while the test runs.
     let day = Window::from_micros(86_400_000_000).unwrap();
-    Limit::new(REQUESTS, day, Algorithm::FixedWindow { anchor: Anchor::FirstHit }).unwrap()
+    Limit::new(REQUESTS.into(), day, Algorithm::FixedWindow { anchor: Anchor::FirstHit }).unwrap()
 }
 
 impl Rig {
@@ -140,7 +141,7 @@ impl Rig {
         let limit = limit();
         let look = [charge("{k}one", &limit, Operation::Peek)];
         let seen = self.store.decide(&look, Mode::Atomic, Instant::now() + SHORT).get().await.unwrap();
-        let used = REQUESTS - seen.outcomes[0].remaining;
+        let used = REQUESTS - saturated(seen.outcomes[0].remaining);
         assert_eq!(used, self.charged.load(Ordering::SeqCst), "charged at Redis, and told so");
     }
 }

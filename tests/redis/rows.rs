@@ -67,7 +67,7 @@ fn plan(name: &str) -> RowContent {
     RowContent::Plan(name.into())
 }
 
-fn number(requests: u32) -> RowContent {
+fn number(requests: u64) -> RowContent {
     RowContent::Own(Box::new([Numbers { name: None, requests, window: Unit::Day.window(), burst: None }]))
 }
 
@@ -75,18 +75,18 @@ fn number(requests: u32) -> RowContent {
 #[derive(Default)]
 struct Seen {
     /// The newest number that a change was begun for, and the newest that was confirmed.
-    begun: Cell<u32>,
-    confirmed: Cell<u32>,
-    asked: Cell<u32>,
-    admitted: Cell<u32>,
+    begun: Cell<u64>,
+    confirmed: Cell<u64>,
+    asked: Cell<u64>,
+    admitted: Cell<u64>,
     /// Requests without an answer that may be charged.
-    unknown: Cell<u32>,
+    unknown: Cell<u64>,
     is_over: Cell<bool>,
 }
 
 impl Seen {
     /// Waits for this number of further requests. Ends early when all is over, because no task asks then.
-    async fn more(&self, requests: u32) {
+    async fn more(&self, requests: u64) {
         let end = self.asked.get() + requests;
         eventually("more requests", PATIENCE, async || self.asked.get() >= end || self.is_over.get()).await;
     }

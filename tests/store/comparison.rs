@@ -29,7 +29,7 @@ const fn case(old: &'static str, new: &'static str, says: &'static [&'static str
     Case { old, new, ask: "user=ann", ask_new: None, says }
 }
 
-const USED: u32 = 2;
+const USED: u64 = 2;
 
 const CASES: &[Case] = &[
     // Numbers are in no key.
@@ -270,7 +270,7 @@ fn assert_passes(steps: &Value, old: &str, about: &str) {
 }
 
 /// The remaining hits of the limit that answers, by what the comparison says of the states that the descriptor had and has.
-fn remaining_as_said(case: &Case, old: &Loaded, new: &Loaded) -> Option<u32> {
+fn remaining_as_said(case: &Case, old: &Loaded, new: &Loaded) -> Option<u64> {
     let entries = |ask: &'static str| -> Vec<weir_engine::Entry<'static>> {
         let pairs = ask.split(',').map(|pair| pair.split_once('=').expect("an entry"));
         pairs.map(|(key, value)| weir_engine::Entry { key, value }).collect()

@@ -28,7 +28,7 @@ fn window(requests: u32) -> Limit {
 }
 
 fn debt(burst: u32) -> Limit {
-    Limit::new(burst, Unit::Hour.window(), Algorithm::Gcra { burst }).unwrap()
+    Limit::new(burst.into(), Unit::Hour.window(), Algorithm::Gcra { burst }).unwrap()
 }
 
 fn take(store: &Memory, keys: &[(&str, &Limit)], hits: u32) -> Decision {

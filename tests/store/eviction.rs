@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use weir_engine::descriptor::saturated;
 use weir_engine::observer::{Silent, Tally};
-use weir_engine::{Algorithm, Charge, Hits, Limit, Mode, Observer, Operation, PolicySet, Unit, Verdict};
+use weir_engine::{Algorithm, Charge, Count, Limit, Mode, Observer, Operation, PolicySet, Unit, Verdict};
 use weir_store::memory::Memory;
 use weir_store::{Deciding as _, Inspected as _};
 
@@ -24,14 +25,14 @@ const MINUTE_US: u64 = 60_000_000;
 
 /// Hears of lost hits.
 #[derive(Debug, Default)]
-struct Losses(Mutex<Vec<Hits>>);
+struct Losses(Mutex<Vec<Count>>);
 
 impl Observer for Losses {
     fn loaded(&self, policies: &PolicySet) -> Arc<dyn Tally> {
         Silent.loaded(policies)
     }
 
-    fn evicted(&self, hits_lost: Hits) {
+    fn evicted(&self, hits_lost: Count) {
         self.0.lock().unwrap().push(hits_lost);
     }
 }
@@ -49,7 +50,7 @@ fn setup(keys_max: usize) -> Setup {
 }
 
 impl Setup {
-    fn losses(&self) -> Vec<Hits> {
+    fn losses(&self) -> Vec<Count> {
         self.losses.0.lock().unwrap().clone()
     }
 }
@@ -68,7 +69,7 @@ fn per_minute(requests: u32) -> Limit {
 }
 
 fn debt(burst: u32) -> Limit {
-    Limit::new(burst, Unit::Hour.window(), Algorithm::Gcra { burst }).unwrap()
+    Limit::new(burst.into(), Unit::Hour.window(), Algorithm::Gcra { burst }).unwrap()
 }
 
 #[test]
@@ -318,7 +319,7 @@ fn a_write_for_which_bytes_are_missing_does_not_drop_its_own_key() {
 /// Many callers hammer one full key, while others use each key of a flood once. Answers the hits that the hammered key
 /// admitted once it was full.
 fn hammer(setup: &Setup, limit: &Limit, flooded: u32, keys: usize) -> u32 {
-    assert_eq!(take(&setup.store, "hammered", limit, limit.capacity(), OURS), Verdict::Within);
+    assert_eq!(take(&setup.store, "hammered", limit, saturated(limit.capacity()), OURS), Verdict::Within);
     let admitted = AtomicU32::new(0);
     thread::scope(|scope| {
         for _ in 0..3 {

@@ -24,7 +24,7 @@ fn limits() -> Vec<Limit> {
         for algorithm in every_algorithm(precision, requests.min(20)) {
             // No request of `concurrency` takes a year.
             let window = if algorithm.counts_permits() { Unit::Minute.window() } else { window };
-            let mut limit = Limit::new(requests, window, algorithm).unwrap();
+            let mut limit = Limit::new(requests.into(), window, algorithm).unwrap();
             limit.drain = true;
             limits.push(limit);
         }

@@ -39,14 +39,14 @@ fn open(world: &World<'_>, hits: u32) -> Option<Vec<HeldCharge>> {
 }
 
 /// Settles, and returns what remains.
-fn settle(world: &World<'_>, holds: &[HeldCharge], used: u32) -> u32 {
+fn settle(world: &World<'_>, holds: &[HeldCharge], used: u32) -> u64 {
     let answer = world.ask_for(&ann(used), Some(first(holds)));
     assert!(!answer.denied && !answer.statuses[0].over, "a settle denies");
     assert_eq!(answer.holds, []);
     answer.statuses[0].remaining
 }
 
-fn left(world: &World<'_>) -> u32 {
+fn left(world: &World<'_>) -> u64 {
     world.ask(Operation::Peek).statuses[0].remaining
 }
 
@@ -201,7 +201,7 @@ fn a_release_by_weir_has_no_minimum() {
 }
 
 /// Numbers of an override, in hits per hours.
-fn numbers(name: Option<&str>, requests: u32, hours: u64) -> Numbers {
+fn numbers(name: Option<&str>, requests: u64, hours: u64) -> Numbers {
     let window = Window::from_micros(hours * HOUR_US).expect("at most 366 days");
     Numbers { name: name.map(Into::into), requests, window, burst: None }
 }
@@ -740,7 +740,7 @@ fn the_former_limits_of_a_descriptor_are_settled_by_one_call() {
         world.set_override(&[numbers(None, 1_000, hours)]);
         1_000 - left(&world)
     });
-    assert_eq!(used.sum::<u32>(), 10);
+    assert_eq!(used.sum::<u64>(), 10);
 }
 
 /// Redis has the keys that the same requests leave there without holds, while holds are open and after their settles.

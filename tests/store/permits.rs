@@ -28,13 +28,13 @@ fn open(world: &World<'_>) -> Vec<HeldCharge> {
 }
 
 /// Settles, and returns how many permits are free.
-fn settle(world: &World<'_>, holds: &[HeldCharge], hits: u32) -> u32 {
+fn settle(world: &World<'_>, holds: &[HeldCharge], hits: u32) -> u64 {
     let answer = ask(world, hits, Some(holds));
     assert!(!answer.denied && !answer.statuses[0].over && answer.holds.is_empty(), "{answer:?}");
     answer.statuses[0].remaining
 }
 
-fn free(world: &World<'_>) -> u32 {
+fn free(world: &World<'_>) -> u64 {
     ask(world, 0, None).statuses[0].remaining
 }
 
@@ -48,7 +48,7 @@ fn a_settle_takes_its_permit_out_whatever_its_hits() {
         let denied = ask(&world, 1, None);
         assert_eq!((denied.denied, denied.holds.len(), denied.retry_after), (true, 0, None));
         for (free_now, (permit, hits)) in permits.iter().zip([0, 1, 1_000_000]).enumerate() {
-            assert_eq!(settle(&world, permit, hits), u32::try_from(free_now).unwrap() + 1);
+            assert_eq!(settle(&world, permit, hits), u64::try_from(free_now).unwrap() + 1);
         }
         assert_eq!(world.holds.get(), ([3, 3, 0, 0], [3, 3, 0]));
         assert_eq!(free(&world), 3);

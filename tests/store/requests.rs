@@ -28,7 +28,7 @@ fn policy(limits: &[&str]) -> String {
     format!("domain: shop\ndescriptors:\n- key: user\n  rate_limits:\n{limits}")
 }
 
-fn left(world: &World<'_>) -> u32 {
+fn left(world: &World<'_>) -> u64 {
     world.ask(Operation::Peek).statuses[0].remaining
 }
 

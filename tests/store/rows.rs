@@ -233,7 +233,7 @@ async fn a_settle_beside_a_row_that_has_changed_gives_back_once() {
         let again = first.events.of(RowEvent::AskedAgain);
         second.set(&gold).await.expect("written");
         let settled = ask(used, Some(opened.holds)).await;
-        assert_eq!(left(&settled), (user, before + 40 - used), "{used} are used, and the row is in force");
+        assert_eq!(left(&settled), (user, before + 40 - u64::from(used)), "{used} are used, and the row is in force");
         assert_eq!(first.events.of(RowEvent::AskedAgain), again + 1);
         second.table.remove("ai", &entries[1]).await.expect("removed");
         assert_eq!(left(&ask(0, None).await).0, user);
@@ -484,13 +484,13 @@ async fn a_row_that_was_copied_to_the_key_of_another_descriptor_is_foreign() {
 /// Each replaced row is in the answer to exactly one change, also to concurrent changes. [rw-6]
 #[tokio::test]
 async fn each_replaced_row_is_before_exactly_one_other_when_many_change_one_row() {
-    const WRITES: u32 = 200;
+    const WRITES: u64 = 200;
     let world = World::new("a:");
     let numbers = |requests| {
         RowContent::Own(Box::new([Numbers { name: None, requests, window: Unit::Hour.window(), burst: None }]))
     };
     for replicas in [[&world.replicas[0], &world.replicas[1]], [&world.memory; 2]] {
-        let write = async |n: u32| {
+        let write = async |n: u64| {
             let of_team = row("team", "a", numbers(n), None);
             let written = replicas[n as usize % 2].set(&of_team).await.expect("written");
             assert_eq!(written.result, WriteResult::Written);
@@ -533,7 +533,7 @@ async fn a_row_whose_plan_no_policy_has_counts_as_the_default_and_is_counted() {
 
 #[tokio::test]
 async fn no_decision_that_begins_after_a_confirmed_change_uses_older_numbers() {
-    const CHANGES: u32 = 300;
+    const CHANGES: u64 = 300;
     let world = World::new("a:");
     let numbers = |requests| {
         RowContent::Own(Box::new([Numbers { name: None, requests, window: Unit::Hour.window(), burst: None }]))
@@ -581,7 +581,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let keys = || (prop_oneof![Just("tenant"), Just("team")], prop_oneof![Just("a"), Just("b")]);
-    let own = (1..9_u32, prop_oneof![Just(Unit::Minute), Just(Unit::Hour)]).prop_map(|(requests, unit)| {
+    let own = (1..9_u64, prop_oneof![Just(Unit::Minute), Just(Unit::Hour)]).prop_map(|(requests, unit)| {
         RowContent::Own(Box::new([Numbers { name: Some("rpm".into()), requests, window: unit.window(), burst: None }]))
     });
     let content =

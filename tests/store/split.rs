@@ -183,7 +183,7 @@ impl Bench {
     }
 
     /// What is left for a descriptor, by its store.
-    fn left(&self, key: &str, value: &str) -> u32 {
+    fn left(&self, key: &str, value: &str) -> u64 {
         run(self.limiter.show_states("shop", &[Entry { key, value }])).expect("it peeks")[0].remaining
     }
 
@@ -335,7 +335,7 @@ fn however_requests_over_slots_interleave_exactly_what_was_admitted_is_charged()
             });
             for (value, &hits) in admitted.lock().iter() {
                 assert!(hits <= 3, "{key} {value}: {hits} of 3 admitted, seed {seed}");
-                assert_eq!(bench.left(key, value), 3 - hits, "{key} {value}, seed {seed}");
+                assert_eq!(bench.left(key, value), 3 - u64::from(hits), "{key} {value}, seed {seed}");
             }
         }
     }
@@ -352,13 +352,13 @@ fn a_member_killed_between_reserve_and_undo_leaves_a_charge_and_never_admits_mor
             assert!(bench.ask(&[(key, &other, ONE), (key, &full, ONE)]).unwrap().denied, "{key}");
             assert_eq!(*bench.heard.undone.lock(), [false], "{key}: it must be told that it is not confirmed");
             let stands = u32::from(fault != Fault::AnswerLost);
-            assert_eq!(bench.left(key, &other), 3 - stands, "{key} {fault:?}");
+            assert_eq!(bench.left(key, &other), 3 - u64::from(stands), "{key} {fault:?}");
             bench.store.heal();
             let mut admitted = 0;
             while !bench.ask(&[(key, &other, ONE)]).unwrap().denied {
                 admitted += 1;
             }
-            assert_eq!(admitted, 3 - stands, "{key} {fault:?}");
+            assert_eq!(admitted, 3 - u64::from(stands), "{key} {fault:?}");
         }
     }
 }
@@ -648,7 +648,7 @@ fn without_a_store_the_local_one_carries_on_and_the_rest_passes() {
         assert!(!answer.denied);
         assert_eq!(answer.statuses[0].remaining, left);
         assert_eq!(answer.statuses[1], Status::default(), "it passes without a current limit");
-        assert_eq!(answer.statuses[2].remaining, u32::MAX, "what is unlimited stays so");
+        assert_eq!(answer.statuses[2].remaining, u64::from(u32::MAX), "what is unlimited stays so");
         assert_eq!(answer.statuses[3], Status::default(), "a rule that only watches denies nobody");
     }
     let answer = bench.ask(&asked).unwrap();

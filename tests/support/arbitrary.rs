@@ -5,7 +5,10 @@ use proptest::prop_oneof;
 use proptest::sample::select;
 use proptest::test_runner::Config;
 use weir_engine::algorithm::sliding_window_log::REQUESTS_MAX;
-use weir_engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Operation, Precision, Role, Window};
+use weir_engine::descriptor::saturated;
+use weir_engine::{
+    Algorithm, Anchor, Bounds, COUNT_MAX, Count, Limit, Micros, Mode, Operation, Precision, Role, Window,
+};
 
 use super::algorithms::every_algorithm;
 
@@ -24,9 +27,14 @@ pub fn config(share: u32) -> Config {
     Config { cases: (cases / share).max(1), failure_persistence: None, ..Config::default() }
 }
 
-/// A number of hits per window, from none to the largest.
-fn requests() -> impl Strategy<Value = u32> {
-    prop_oneof![1 => Just(0), 6 => 1..12_u32, 2 => 12..5_000_u32, 1 => Just(u32::MAX), 1 => any::<u32>()]
+/// A number of hits per window, from none to the largest of that algorithm. Of the largest counts some are used up by a few
+/// charges of the most hits.
+fn requests(is_large: bool) -> impl Strategy<Value = Count> {
+    let small = prop_oneof![1 => Just(0), 6 => 1..12_u32, 2 => 12..5_000_u32, 1 => Just(u32::MAX), 1 => any::<u32>()];
+    let few = Count::from(u32::MAX)..5 * Count::from(u32::MAX);
+    let large = prop_oneof![2 => few, 1 => Just(COUNT_MAX), 1 => Count::from(u32::MAX)..COUNT_MAX];
+    (small, large, 0..3_u8)
+        .prop_map(move |(small, large, which)| if is_large && which == 0 { large } else { small.into() })
 }
 
 /// A window: short ones, odd ones, units.
@@ -73,25 +81,29 @@ pub fn shape() -> impl Strategy<Value = Shape> {
 /// A limit of that shape and about that window. Its burst is its number of hits half of the time.
 pub fn limit_of(shape: Shape, window_us: u64) -> impl Strategy<Value = Limit> {
     let burst = prop_oneof![3 => Just(None), 3 => (1..12_u32).prop_map(Some), 1 => any::<u32>().prop_map(Some)];
-    (requests(), burst, any::<bool>(), 0..5_u8).prop_map(move |(requests, burst, drain, post_paid)| {
-        let any = shape.algorithm(window_us, 1);
-        let window_us = match any {
-            Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } => DAY_US,
-            Algorithm::SlidingWindow { .. } => window_us / shape.buckets * shape.buckets,
-            // One second to one hour, in whole milliseconds. [cc-2]
-            Algorithm::Concurrency => (window_us / 1_000).clamp(1_000, 3_600_000) * 1_000,
-            _ => window_us,
-        };
-        let window = Window::from_micros(window_us).expect("within bounds");
-        let requests = if any == Algorithm::SlidingWindowLog { requests.min(REQUESTS_MAX) } else { requests };
-        let own = requests.max(1);
-        let with = |burst| shape.algorithm(window_us, burst);
-        let limit = Limit::new(requests, window, with(burst.unwrap_or(own).max(1)));
-        let mut limit = limit.unwrap_or_else(|_| Limit::new(requests, window, with(own)).expect("burst <= limit"));
-        limit.drain = drain;
-        limit.set_post_paid(post_paid == 0 && any.takes_reports());
-        limit
-    })
+    let anchor = shape.algorithm(window_us, 1).anchor();
+    (requests(anchor != Anchor::Clock), burst, any::<bool>(), 0..5_u8).prop_map(
+        move |(requests, burst, drain, post_paid)| {
+            let any = shape.algorithm(window_us, 1);
+            let window_us = match any {
+                Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } => DAY_US,
+                Algorithm::SlidingWindow { .. } => window_us / shape.buckets * shape.buckets,
+                // One second to one hour, in whole milliseconds. [cc-2]
+                Algorithm::Concurrency => (window_us / 1_000).clamp(1_000, 3_600_000) * 1_000,
+                _ => window_us,
+            };
+            let window = Window::from_micros(window_us).expect("within bounds");
+            let requests =
+                if any == Algorithm::SlidingWindowLog { requests.min(REQUESTS_MAX.into()) } else { requests };
+            let own = saturated(requests.max(1));
+            let with = |burst| shape.algorithm(window_us, burst);
+            let limit = Limit::new(requests, window, with(burst.unwrap_or(own).max(1)));
+            let mut limit = limit.unwrap_or_else(|_| Limit::new(requests, window, with(own)).expect("burst <= limit"));
+            limit.drain = drain;
+            limit.set_post_paid(post_paid == 0 && any.takes_reports());
+            limit
+        },
+    )
 }
 
 /// Any limit.

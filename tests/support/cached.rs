@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weir_engine::descriptor::saturated;
 use weir_engine::observer::Silent;
 use weir_engine::{Charge, Decision, Limit, Micros, Mode, Operation, Outcome, Precision, Role, Unit, decision};
 use weir_limiter::deny_cache::DenyCache;
@@ -116,7 +117,7 @@ impl Scene {
 
     /// Uses a limit up, and lets the cache see that.
     pub fn use_up(&mut self, limit: &Limit) {
-        let all = self.charge(KEY, limit, Operation::Consume(limit.capacity()), Role::Enforced);
+        let all = self.charge(KEY, limit, Operation::Consume(saturated(limit.capacity())), Role::Enforced);
         self.decide(&[all], Mode::Atomic);
         assert!(self.ask(limit, 1, Mode::Atomic, 0, 0).verdict.is_over());
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
-use weir_engine::{Algorithm, Anchor, Limit, Mode, Operation, Verdict, Window};
+use weir_engine::{Algorithm, Anchor, Count, Limit, Mode, Operation, Verdict, Window};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
 use weir_store::{Deciding as _, StoreError};
@@ -24,12 +24,12 @@ const DAY_US: u64 = 86_400 * 1_000_000;
 /// So many hits and no more: a paced limit of a day gives none back for longer than any test runs.
 pub fn daily(requests: u32) -> Limit {
     let window = Window::from_micros(DAY_US).unwrap();
-    Limit::new(requests, window, Algorithm::Gcra { burst: requests }).unwrap()
+    Limit::new(requests.into(), window, Algorithm::Gcra { burst: requests }).unwrap()
 }
 
 /// The same number of hits, under a key of another shape.
 pub fn daily_log(requests: u32) -> Limit {
-    Limit::new(requests, Window::from_micros(DAY_US).unwrap(), Algorithm::SlidingWindowLog).unwrap()
+    Limit::new(requests.into(), Window::from_micros(DAY_US).unwrap(), Algorithm::SlidingWindowLog).unwrap()
 }
 
 /// More hits than any test takes, all counted until the day is over: a paced limit of that size would give some back.
@@ -60,7 +60,7 @@ pub async fn hit(store: &Redis, key: &str, limit: &Limit, within: Duration) -> R
 }
 
 /// What a key has used of its limit.
-pub async fn used(store: &Redis, key: &str, limit: &Limit) -> u32 {
+pub async fn used(store: &Redis, key: &str, limit: &Limit) -> Count {
     let charges = [charge(key, limit, Operation::Peek)];
     let decision = store.decide(&charges, Mode::Atomic, Instant::now() + PATIENCE).get().await.unwrap();
     limit.capacity() - decision.outcomes[0].remaining
@@ -81,7 +81,7 @@ pub fn key_in(store: &Redis, slots: impl Fn(u16) -> bool, number: u32) -> String
 }
 
 /// What a key has used of its limit, where that is answered soon.
-pub async fn used_soon(store: &Redis, key: &str, limit: &Limit) -> Option<u32> {
+pub async fn used_soon(store: &Redis, key: &str, limit: &Limit) -> Option<Count> {
     let charges = [charge(key, limit, Operation::Peek)];
     let decision = store.decide(&charges, Mode::Atomic, Instant::now() + SHORT).get().await.ok()?;
     Some(limit.capacity() - decision.outcomes[0].remaining)
@@ -91,7 +91,7 @@ pub async fn used_soon(store: &Redis, key: &str, limit: &Limit) -> Option<u32> {
 pub struct Load {
     answered: Cell<u32>,
     /// How many hits of each key were admitted.
-    pub admitted: RefCell<BTreeMap<String, u32>>,
+    pub admitted: RefCell<BTreeMap<String, Count>>,
     /// How many decisions failed, by what was told.
     pub failed: RefCell<BTreeMap<String, u32>>,
     full: Cell<bool>,
@@ -146,7 +146,7 @@ impl Load {
     /// Checks that no decision failed and that each of these keys admitted exactly its limit.
     pub fn check(&self, keys: &[String]) {
         assert_eq!(*self.failed.borrow(), BTreeMap::new(), "no caller is told anything");
-        let expected: BTreeMap<String, u32> = keys.iter().map(|key| (key.clone(), self.limit.capacity())).collect();
+        let expected: BTreeMap<String, Count> = keys.iter().map(|key| (key.clone(), self.limit.capacity())).collect();
         assert_eq!(*self.admitted.borrow(), expected);
     }
 

@@ -3,7 +3,9 @@
 //! `us + f / L` microseconds and one of `hits` hits are both plain products; waits and resets not by formula but by
 //! bisection, asking when it would be so. One key, one charge a decision.
 
-use weir_engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Operation, Receipt, Refill, Verdict};
+use weir_engine::{
+    Algorithm, Anchor, Bounds, COUNT_MAX, Count, Limit, Micros, Mode, Operation, Receipt, Refill, Verdict,
+};
 
 use super::algorithms::sub_bucket;
 
@@ -13,7 +15,7 @@ const AHEAD_US: i128 = 60_000_000;
 const DEBT_US: i128 = 1 << 48;
 /// Post-paid debts of this many hits and more are the longest, when the limit changes.
 const HITS_CONVERTED: i128 = 1 << 49;
-/// The largest count.
+/// The largest count of a limit that is not larger.
 const COUNT: i128 = (1 << 32) - 1;
 
 /// What it says of one charge.
@@ -22,9 +24,9 @@ pub struct Expected {
     /// Whether the charge fits.
     pub verdict: Verdict,
     /// The hits that would have fitted.
-    pub remaining_before: u32,
+    pub remaining_before: Count,
     /// The hits that fit in the state shown.
-    pub remaining: u32,
+    pub remaining: Count,
     /// How long an admitted request waits for its turn.
     pub wait: Micros,
     /// When the state shown is worth nothing.
@@ -160,8 +162,8 @@ impl Oracle {
         let leaks = matches!(limit.algorithm(), Algorithm::LeakyBucket { .. });
         Expected {
             verdict,
-            remaining_before: u32::try_from(fits).expect("at most the capacity"),
-            remaining: u32::try_from(remaining(limit, shown, when)).expect("at most the capacity"),
+            remaining_before: Count::try_from(fits).expect("at most the capacity"),
+            remaining: Count::try_from(remaining(limit, shown, when)).expect("at most the capacity"),
             wait: if leaks && !denied { ends(limit, &before, when) } else { 0 },
             reset_after: ends(limit, shown, when),
             fits_after: if again > capacity(limit) {
@@ -468,7 +470,9 @@ fn add(limit: &Limit, state: &mut Now, taken: i128, when: When) {
             if end == start {
                 *end = when.now + period(limit);
             }
-            let room = COUNT - hits.iter().sum::<i128>();
+            // Only a limit that needs more counts more.
+            let most = if capacity(limit) > COUNT { i128::from(COUNT_MAX) } else { COUNT };
+            let room = most - hits.iter().sum::<i128>();
             if room > 0 {
                 hits.push(taken.min(room));
             }

@@ -45,9 +45,10 @@ use std::path::{Path, PathBuf};
 
 use weir_engine::algorithm::Summary;
 use weir_engine::algorithm::parameters::Parameters;
+use weir_engine::descriptor::saturated;
 use weir_engine::{
-    Algorithm, Anchor, Bounds, CalendarUnit, Decision, Limit, Micros, Mode, Observed, Operation, Outcome, Precision,
-    Receipt, Refill, Role, State, Verdict, Window,
+    Algorithm, Anchor, Bounds, CalendarUnit, Count, Decision, Limit, Micros, Mode, Observed, Operation, Outcome,
+    Precision, Receipt, Refill, Role, State, Verdict, Window,
 };
 
 use self::states::{mark, mark_of, seen, state};
@@ -582,12 +583,12 @@ fn limit(text: &str) -> Result<Limit, String> {
     let mut words = text.split_whitespace();
     let mut next = || words.next().ok_or_else(|| format!("{text:?} is cut off"));
     let name = next()?;
-    let requests: u32 = number(next()?)?;
+    let requests: Count = number(next()?)?;
     if next()? != "per" {
         return Err(format!("{text:?} has no per"));
     }
     let window = Window::from_micros(micros(next()?)?).map_err(|error| error.to_string())?;
-    let (mut burst, mut drain, mut post_paid) = (requests.max(1), false, false);
+    let (mut burst, mut drain, mut post_paid) = (saturated(requests.max(1)), false, false);
     let (mut refill, mut anchor, mut precision) = (Refill::Continuous, Anchor::Clock, None);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word:?} has no value"));

@@ -40,17 +40,17 @@
 //! assert_eq!(verdict(41), Verdict::Over { retry_after: 6 * HOUR }, "the day of 23 hours ends");
 //! ```
 
-use super::counting::{Counting, Effect, Found, Level, Receipt, StateNumbers, StoredFormat, View, is_believed, small};
+use super::counting::{Counting, Effect, Found, Level, Receipt, StateNumbers, StoredFormat, View, is_believed};
 use super::{Observed, State};
-use crate::descriptor::Hits;
+use crate::descriptor::{COUNT_MAX, Count, Hits};
 use crate::time::{self, Bounds, CalendarUnit, Micros};
 
 /// A window as stored. [aw-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredWindow {
     pub start: Micros,
-    /// The hits counted in it, at most 2^32 - 1.
-    pub count: u32,
+    /// The hits counted in it.
+    pub count: Count,
 }
 
 /// A window as observed, with its end, which is not stored. A window that begins with the first hit has not begun while
@@ -59,7 +59,7 @@ pub struct StoredWindow {
 pub struct ObservedWindow {
     pub start: Micros,
     pub end: Micros,
-    pub count: u32,
+    pub count: Count,
 }
 
 /// The start and the end of the calendar window that contains `now`. None if no window of the bounds contains it.
@@ -71,7 +71,7 @@ pub fn window_at(bounds: &Bounds, now: Micros) -> Option<(Micros, Micros)> {
 /// Limits hits in each window, from the first hit or by a calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnchoredWindow {
-    requests: u32,
+    requests: Count,
     window: time::Window,
     /// None: windows begin with the first hit.
     calendar: Option<CalendarUnit>,
@@ -80,11 +80,11 @@ pub struct AnchoredWindow {
 }
 
 impl AnchoredWindow {
-    pub(super) const fn from_first_hit(requests: u32, window: time::Window) -> Self {
+    pub(super) const fn from_first_hit(requests: Count, window: time::Window) -> Self {
         Self { requests, window, calendar: None, bounds: None }
     }
 
-    pub(super) const fn of_calendar(requests: u32, window: time::Window, unit: CalendarUnit) -> Self {
+    pub(super) const fn of_calendar(requests: Count, window: time::Window, unit: CalendarUnit) -> Self {
         Self { requests, window, calendar: Some(unit), bounds: None }
     }
 
@@ -105,9 +105,16 @@ impl AnchoredWindow {
         }
     }
 
+    /// The count after a charge. It stops at 2^32 - 1 while the limit has no more hits than that: older versions can
+    /// then read it. [aw-5]
+    fn added(&self, count: Count, hits: Count) -> Count {
+        let most = if self.requests > Hits::MAX.into() { COUNT_MAX } else { Hits::MAX.into() };
+        count.max(count.saturating_add(hits).min(most))
+    }
+
     /// The window after a refund. A window from the first hit without hits has not begun. [aw-3]
     fn refunded(&self, before: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
-        let count = before.count.saturating_sub(hits);
+        let count = before.count.saturating_sub(hits.into());
         if count == 0 && self.calendar.is_none() {
             ObservedWindow { start: now, end: now, count }
         } else {
@@ -135,6 +142,11 @@ impl ObservedWindow {
     pub(super) const fn later(self, now: Micros) -> Self {
         if now < self.end { self } else { Self { start: now, end: now, count: 0 } }
     }
+}
+
+/// A number of a script that is a count.
+fn counted(number: u64) -> Option<Count> {
+    (number <= COUNT_MAX).then_some(number)
 }
 
 fn by_calendar(stored: Option<StoredWindow>, bounds: &Bounds, now: Micros) -> Found<ObservedWindow> {
@@ -166,7 +178,7 @@ impl Counting for AnchoredWindow {
     const REPLY: usize = 3;
     const COUNTS_DENIED: bool = true;
 
-    fn capacity(&self) -> Hits {
+    fn capacity(&self) -> Count {
         self.requests
     }
 
@@ -194,12 +206,12 @@ impl Counting for AnchoredWindow {
 
     fn script_numbers(&self, _hits: Hits) -> StateNumbers {
         let [before, start, end, after] = self.bounds.unwrap_or_default();
-        StateNumbers::from_slice(&[self.window.us(), u64::from(self.requests), before, start, end, after])
+        StateNumbers::from_slice(&[self.window.us(), self.requests, before, start, end, after])
     }
 
     fn read_stored(&self, numbers: &[u64]) -> Option<State> {
         match *numbers {
-            [start, count] => Some(State::AnchoredWindow(StoredWindow { start, count: small(count)? })),
+            [start, count] => Some(State::AnchoredWindow(StoredWindow { start, count: counted(count)? })),
             _ => None,
         }
     }
@@ -213,9 +225,9 @@ impl View<AnchoredWindow> for ObservedWindow {
     fn step(self, limit: &AnchoredWindow, effect: Effect, now: Micros) -> Self {
         match effect {
             Effect::Add(hits) if self.end == self.start => {
-                Self { start: now, end: now + limit.window.us(), count: self.count.saturating_add(hits) }
+                Self { start: now, end: now + limit.window.us(), count: limit.added(self.count, hits) }
             }
-            Effect::Add(hits) => Self { count: self.count.saturating_add(hits), ..self },
+            Effect::Add(hits) => Self { count: limit.added(self.count, hits), ..self },
             Effect::Refund(hits) => limit.refunded(self, hits, now),
             Effect::Undo(receipt) if self.start == receipt.mark => limit.refunded(self, receipt.hits, now),
             Effect::Undo(_) | Effect::Nothing | Effect::Drain => self,
@@ -230,7 +242,7 @@ impl View<AnchoredWindow> for ObservedWindow {
             is_past: self.count > limit.requests,
             is_empty: self.count == 0,
             mark: self.start,
-            counted: self.count.into(),
+            counted: self.count,
         }
     }
 
@@ -240,7 +252,7 @@ impl View<AnchoredWindow> for ObservedWindow {
 
     fn read(_limit: &AnchoredWindow, numbers: &[u64], _now: Micros) -> Option<Self> {
         match *numbers {
-            [start, end, count] => Some(Self { start, end, count: small(count)? }),
+            [start, end, count] => Some(Self { start, end, count: counted(count)? }),
             _ => None,
         }
     }

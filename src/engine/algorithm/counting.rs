@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use smallvec::SmallVec;
 
 use super::{Observed, State};
-use crate::descriptor::Hits;
+use crate::descriptor::{Count, Hits};
 use crate::time::Micros;
 
 /// If a window is shorter than this, its state may be this far ahead of a clock that stepped back, and still be
@@ -29,7 +29,7 @@ pub struct CountedWindow {
     /// When the window began. Equal for all charges of one window on all replicas.
     pub start: Micros,
     pub end: Micros,
-    pub count: Hits,
+    pub count: Count,
 }
 
 /// How one kind of state counts: the numbers of a limit, and the states that a store keeps of it.
@@ -50,7 +50,7 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     const COUNTS_DENIED: bool = false;
 
     /// The most hits that a state can hold at one instant; 0 for a limit that admits nothing. [lm-4]
-    fn capacity(&self) -> Hits;
+    fn capacity(&self) -> Count;
 
     /// The limit's id in keys: a letter for the algorithm, then every number that determines the shape of the state.
     /// [ky-4]
@@ -122,7 +122,7 @@ impl<V> Found<V> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
     /// The most hits that would be admitted.
-    pub remaining: Hits,
+    pub remaining: Count,
     /// The microseconds, rounded up, until the state equals an empty one without further charges.
     pub reset_after: Micros,
     /// Whether more hits are charged than the limit holds: the rule for a peek of independent charging. [dc-6]
@@ -132,7 +132,7 @@ pub struct Level {
     /// The part of the state that a charge goes to, for its receipt. [un-1]
     pub mark: u64,
     /// The charged hits of a window; 0 for the kinds of state that cannot be holds. [hd-1]
-    pub counted: u64,
+    pub counted: Count,
 }
 
 /// What a store does with a state.
@@ -171,7 +171,7 @@ impl<C: Counting> View<C> for Summary {
     /// When the hits stop counting follows only from the state.
     fn step(self, _limit: &C, effect: Effect, _now: Micros) -> Self {
         let used = match effect {
-            Effect::Add(hits) => self.used.saturating_add(hits.into()),
+            Effect::Add(hits) => self.used.saturating_add(hits),
             Effect::Refund(hits) => self.used.saturating_sub(hits.into()),
             Effect::Nothing | Effect::Drain | Effect::Undo(_) => self.used,
         };
@@ -180,9 +180,9 @@ impl<C: Counting> View<C> for Summary {
 
     fn level(&self, limit: &C, now: Micros) -> Level {
         Level {
-            remaining: limit.capacity().saturating_sub(Hits::try_from(self.used).unwrap_or(Hits::MAX)),
+            remaining: limit.capacity().saturating_sub(self.used),
             reset_after: self.empty_at.saturating_sub(now),
-            is_past: self.used > limit.capacity().into(),
+            is_past: self.used > limit.capacity(),
             is_empty: self.used == 0,
             mark: self.mark,
             counted: self.used,
@@ -206,7 +206,7 @@ impl<C: Counting> View<C> for Summary {
 pub enum Effect {
     Nothing,
     /// Adds hits, even if they do not fit.
-    Add(Hits),
+    Add(Count),
     /// Gives hits back, never below empty.
     Refund(Hits),
     /// Adds all remaining hits.

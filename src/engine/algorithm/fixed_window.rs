@@ -26,7 +26,7 @@ use super::counting::{
     CountedWindow, Counting, Effect, Found, Level, Receipt, StateNumbers, StoredFormat, View, Work, is_believed,
 };
 use super::{Observed, State};
-use crate::descriptor::Hits;
+use crate::descriptor::{Count, Hits, saturated};
 use crate::time::{Micros, Window};
 
 /// Window numbers are stored modulo this, so number and count together fit into 53 bits. [fw-2]
@@ -78,7 +78,7 @@ impl FixedWindow {
     /// The counter with the instants of its window. [fw-1] [fw-5]
     pub(super) fn counted(&self, observed: &Counter, now: Micros) -> CountedWindow {
         let end = self.end(observed, now);
-        CountedWindow { start: end - self.window.us(), end, count: observed.count }
+        CountedWindow { start: end - self.window.us(), end, count: observed.count.into() }
     }
 }
 
@@ -90,8 +90,8 @@ impl Counting for FixedWindow {
     const REPLY: usize = 1;
     const COUNTS_DENIED: bool = true;
 
-    fn capacity(&self) -> Hits {
-        self.requests
+    fn capacity(&self) -> Count {
+        self.requests.into()
     }
 
     fn id(&self, _zone: &str) -> String {
@@ -144,7 +144,7 @@ impl View<FixedWindow> for Counter {
     /// The count stops at 2^32 - 1. An undo changes nothing if the receipt is of another window. [fw-3] [fw-6] [un-2]
     fn step(self, _limit: &FixedWindow, effect: Effect, _now: Micros) -> Self {
         let count = match effect {
-            Effect::Add(hits) => self.count.saturating_add(hits),
+            Effect::Add(hits) => self.count.saturating_add(saturated(hits)),
             Effect::Refund(hits) => self.count.saturating_sub(hits),
             Effect::Undo(receipt) if u64::from(self.window) == receipt.mark => self.count.saturating_sub(receipt.hits),
             Effect::Undo(_) | Effect::Nothing | Effect::Drain => self.count,
@@ -156,7 +156,7 @@ impl View<FixedWindow> for Counter {
     /// [lm-6]
     fn level(&self, limit: &FixedWindow, now: Micros) -> Level {
         Level {
-            remaining: limit.requests.saturating_sub(self.count),
+            remaining: limit.requests.saturating_sub(self.count).into(),
             reset_after: limit.end(self, now) - now,
             is_past: self.count > limit.requests,
             is_empty: self.count == 0,

@@ -33,7 +33,7 @@ use super::counting::{
 };
 use super::{LimitError, Observed, State};
 use crate::arith::mul_div;
-use crate::descriptor::Hits;
+use crate::descriptor::{Count, Hits, saturated};
 use crate::time::{Micros, Window};
 
 /// If the limit changes, a debt above this many hits becomes the largest debt. [pc-6]
@@ -174,8 +174,8 @@ impl Counting for Pacing {
     const REPLY: usize = 2;
     const UNDO: UndoScript = UndoScript::ByTime;
 
-    fn capacity(&self) -> Hits {
-        self.burst
+    fn capacity(&self) -> Count {
+        self.burst.into()
     }
 
     fn id(&self, _zone: &str) -> String {
@@ -240,7 +240,7 @@ impl View<Pacing> for Debt {
     fn step(self, limit: &Pacing, effect: Effect, now: Micros) -> Self {
         let debt = span(&self, now);
         match effect {
-            Effect::Add(hits) => limit.made(limit.plus(debt, limit.cost(hits)).min((DEBT_US_MAX, 0)), now),
+            Effect::Add(hits) => limit.made(limit.plus(debt, limit.cost(saturated(hits))).min((DEBT_US_MAX, 0)), now),
             Effect::Refund(hits) => limit.made(limit.minus(debt, limit.cost(hits)), now),
             Effect::Undo(receipt) => limit.undone(self, receipt, now),
             Effect::Nothing | Effect::Drain => self,
@@ -251,7 +251,7 @@ impl View<Pacing> for Debt {
     fn level(&self, limit: &Pacing, now: Micros) -> Level {
         let debt = span(self, now);
         Level {
-            remaining: limit.remaining(debt),
+            remaining: limit.remaining(debt).into(),
             reset_after: debt.0 + u64::from(debt.1 > 0),
             is_past: debt > limit.full,
             is_empty: debt == (0, 0),

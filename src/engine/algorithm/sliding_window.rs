@@ -39,7 +39,7 @@ use super::counting::{
     Counting, Effect, Found, Receipt, StateNumbers, StoredFormat, Summary, Work, is_believed, small,
 };
 use super::parameters::Precision;
-use crate::descriptor::Hits;
+use crate::descriptor::{Count, Hits, saturated};
 use crate::time::{Duration, Micros, Window};
 
 /// The shortest and the longest time that a request with a permit may take, in microseconds. [cc-2]
@@ -185,7 +185,7 @@ impl SlidingWindow {
             stored.add(here, hits);
         }
         match effect {
-            Effect::Add(hits) => stored.add(here, hits),
+            Effect::Add(hits) => stored.add(here, saturated(hits)),
             Effect::Refund(hits) => stored.refund(hits),
             Effect::Nothing | Effect::Drain | Effect::Undo(_) => {}
         }
@@ -219,8 +219,8 @@ impl Counting for SlidingWindow {
     const FORMAT: StoredFormat = StoredFormat::Counts;
     const REPLY: usize = 8;
 
-    fn capacity(&self) -> Hits {
-        self.requests
+    fn capacity(&self) -> Count {
+        self.requests.into()
     }
 
     fn id(&self, _zone: &str) -> String {

@@ -27,7 +27,7 @@
 use super::counting::{Counting, Effect, Found, Level, Receipt, StateNumbers, StoredFormat, View, is_believed, small};
 use super::{Observed, State};
 use crate::arith::mul_div;
-use crate::descriptor::Hits;
+use crate::descriptor::{Count, Hits, saturated};
 use crate::time::{Micros, Window};
 
 /// The hits of the current window and of the window before, as stored. [sc-6]
@@ -95,8 +95,8 @@ impl Counting for SlidingWindowCounter {
     const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 3;
 
-    fn capacity(&self) -> Hits {
-        self.requests
+    fn capacity(&self) -> Count {
+        self.requests.into()
     }
 
     fn id(&self, _zone: &str) -> String {
@@ -144,7 +144,7 @@ impl View<SlidingWindowCounter> for WindowCounts {
     /// The counts stop at 2^32 - 1. [sc-3]
     fn step(self, limit: &SlidingWindowCounter, effect: Effect, _now: Micros) -> Self {
         match effect {
-            Effect::Add(hits) => Self { count: self.count.saturating_add(hits), ..self },
+            Effect::Add(hits) => Self { count: self.count.saturating_add(saturated(hits)), ..self },
             Effect::Refund(hits) => self.refunded(hits),
             Effect::Undo(receipt) => limit.undone(self, receipt),
             Effect::Nothing | Effect::Drain => self,
@@ -157,7 +157,7 @@ impl View<SlidingWindowCounter> for WindowCounts {
         let used = u64::from(self.count) + self.weighted(window_us, now);
         let end = self.start + window_us + if self.count > 0 { window_us } else { 0 };
         Level {
-            remaining: limit.requests.saturating_sub(u32::try_from(used).unwrap_or(u32::MAX)),
+            remaining: Count::from(limit.requests).saturating_sub(used),
             reset_after: end - now,
             is_past: used > u64::from(limit.requests),
             is_empty: self.count == 0 && self.previous == 0,

@@ -31,7 +31,7 @@ use super::State;
 use super::counting::{
     Counting, Effect, Found, Receipt, StateNumbers, StoredFormat, Summary, UndoScript, Work, is_believed,
 };
-use crate::descriptor::Hits;
+use crate::descriptor::{Count, Hits};
 use crate::time::{Micros, Window};
 
 /// The largest limit of a log. A log also has at most this many entries, because each has at least one hit. [sl-1]
@@ -156,7 +156,7 @@ impl SlidingWindowLog {
         }
         match effect {
             Effect::Add(hits) => {
-                let sum = log.sum() + u64::from(hits);
+                let sum = log.sum() + hits;
                 if log.entries.is_empty() {
                     // Many keys never have more than one entry, and space for four would double their memory.
                     log.entries.reserve_exact(1);
@@ -203,8 +203,8 @@ impl Counting for SlidingWindowLog {
     const REPLY: usize = 8;
     const UNDO: UndoScript = UndoScript::Log;
 
-    fn capacity(&self) -> Hits {
-        self.requests
+    fn capacity(&self) -> Count {
+        self.requests.into()
     }
 
     fn id(&self, _zone: &str) -> String {

@@ -32,7 +32,7 @@ use super::counting::{
     Counting, DEBT_US_MAX, Effect, Found, Level, Receipt, StateNumbers, StoredFormat, View, is_believed, small,
 };
 use super::{Observed, State};
-use crate::descriptor::Hits;
+use crate::descriptor::{Count, Hits, saturated};
 use crate::time::{Micros, Window};
 
 /// The used tokens of a bucket. [tb-5]
@@ -101,8 +101,8 @@ impl Counting for TokenBucket {
     const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 2;
 
-    fn capacity(&self) -> Hits {
-        self.burst
+    fn capacity(&self) -> Count {
+        self.burst.into()
     }
 
     fn id(&self, _zone: &str) -> String {
@@ -158,7 +158,7 @@ impl View<TokenBucket> for Bucket {
     /// The used tokens stop at `TokenBucket::most`. [tb-3] [tb-4]
     fn step(self, limit: &TokenBucket, effect: Effect, _now: Micros) -> Self {
         match effect {
-            Effect::Add(hits) => Self { used: self.used.saturating_add(hits).min(limit.most()), ..self },
+            Effect::Add(hits) => Self { used: self.used.saturating_add(saturated(hits)).min(limit.most()), ..self },
             Effect::Refund(hits) => Self { used: self.used.saturating_sub(hits), ..self },
             Effect::Undo(receipt) => limit.undone(self, receipt),
             Effect::Nothing | Effect::Drain => self,
@@ -167,7 +167,7 @@ impl View<TokenBucket> for Bucket {
 
     fn level(&self, limit: &TokenBucket, now: Micros) -> Level {
         Level {
-            remaining: limit.burst.saturating_sub(self.used),
+            remaining: limit.burst.saturating_sub(self.used).into(),
             reset_after: limit.refilled_after(self, u64::from(self.used), now),
             is_past: self.used > limit.burst,
             is_empty: self.used == 0,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 use weir_engine::observer::{Charged, DecisionResult, LimitOf, Observer, Tally};
 use weir_engine::policy::Domain;
-use weir_engine::{Hits, Micros, Operation, PolicySet};
+use weir_engine::{Micros, Operation, PolicySet};
 use weir_limiter::Answer;
 
 use super::keys::{Count, Keys};
@@ -208,7 +208,7 @@ impl Observer for Counts {
         inner.totals.unmatched += descriptors as u64;
     }
 
-    fn evicted(&self, _: Hits) {
+    fn evicted(&self, _: weir_engine::Count) {
         self.0.inner.lock().totals.evicted += 1;
     }
 }

@@ -188,7 +188,7 @@ mod tests {
             with("\"by\"", "\"more\":1,\"by\""),
             with("\"by\":\"ann\",", ""),
             with("\"requests\":5", "\"requests\":-5"),
-            with("\"requests\":5", "\"requests\":4294967296"),
+            with("\"requests\":5", "\"requests\":1000000000000000"),
             with("\"requests\":5", "\"requests\":1e3"),
             with("\"window_us\":3600000000", "\"window_us\":1"),
             with("\"window_us\":3600000000", "\"window_us\":99999999999999"),

@@ -76,7 +76,7 @@ mod tests {
 
     use weir_engine::overrides::Numbers;
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use weir_engine::{Limit, PolicySet, Unit};
+    use weir_engine::{Count, Limit, PolicySet, Unit};
 
     use super::*;
 
@@ -88,7 +88,7 @@ mod tests {
         PolicySet::compile(vec![DomainSpec { name: "api".into(), mode: None, on_error: None, descriptors }]).unwrap()
     }
 
-    fn own(requests: u32) -> Arc<RowContent> {
+    fn own(requests: Count) -> Arc<RowContent> {
         let numbers = Numbers { name: None, requests, window: Unit::Minute.window(), burst: None };
         Arc::new(RowContent::Own([numbers].into()))
     }

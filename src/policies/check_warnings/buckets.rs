@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_engine::{Algorithm, Limit, Rule, Unit};
+use weir_engine::{Algorithm, Count, Limit, Rule, Unit};
 use weir_text::spell;
 
 use super::super::{Code, Outline};
@@ -34,7 +34,7 @@ fn slow_burst(limit: &Limit) -> Option<(u32, String)> {
     else {
         return None;
     };
-    if burst <= limit.requests() || limit.requests() == 0 {
+    if Count::from(burst) <= limit.requests() || limit.requests() == 0 {
         return None;
     }
     let us = u128::from(burst) * u128::from(limit.window().us()) / u128::from(limit.requests());

@@ -125,7 +125,7 @@ impl FileReader<'_> {
 
     pub(crate) fn limit_of_request(&mut self, fields: &Fields, key: &'static str) -> Read<(u32, Window)> {
         let Some(text) = self.text(fields, key, NAME_BYTES_MAX)? else { return Ok(None) };
-        let (requests, period) = match rate::parse(&text) {
+        let (requests, period) = match rate::parse(&text).and_then(rate::small) {
             Ok(rate) => rate,
             Err(reason) => return Err(self.report_value(fields, key, reason)),
         };

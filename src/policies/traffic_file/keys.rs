@@ -59,7 +59,7 @@ mapping! {
         LIMIT = "limit", super::LIMIT, "as there", "";
         /// requests per time
         RATE: Option<(u32, Period)> = "rate", form(rate_schema, |reader, fields, key| {
-            reader.parsed(fields, key, NAME_BYTES_MAX, rate::read)
+            reader.parsed(fields, key, NAME_BYTES_MAX, |text| rate::read(text).and_then(rate::small))
         }), "required", "{ask: user=ann, rate: 90/min}";
         /// `constant`: at equal distances; `poisson`: independently of each other; `bursts`: `burst` requests at once, at
         /// equal distances

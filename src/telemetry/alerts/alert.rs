@@ -4,7 +4,7 @@
 
 use sha2::{Digest as _, Sha256};
 use weir_engine::observer::Crossed;
-use weir_engine::{Hits, Micros, Rule};
+use weir_engine::{Count, Hits, Micros, Rule};
 use weir_settings::ShownValues;
 use weir_text::{hex, instant_text};
 
@@ -33,9 +33,9 @@ pub struct Alert {
     pub descriptor: String,
     pub share: u8,
     /// Hits per window.
-    pub requests: Hits,
+    pub requests: Count,
     /// The hits in the window after the decision that crossed the share.
-    pub used: Hits,
+    pub used: Count,
     pub window_start: Micros,
     pub window_end: Micros,
     /// When the share was crossed, by the clock of the store.
@@ -94,7 +94,11 @@ pub(super) fn id(rule: &str, crossed: &Crossed<'_>) -> [u8; 32] {
         hash.update((text.len() as u64).to_be_bytes());
         hash.update(text);
     }
-    hash.update(crossed.charge.limit.requests().to_be_bytes());
+    // A limit that 32 bits hold has four bytes, as in versions that know no larger one.
+    match Hits::try_from(crossed.charge.limit.requests()) {
+        Ok(requests) => hash.update(requests.to_be_bytes()),
+        Err(_) => hash.update(crossed.charge.limit.requests().to_be_bytes()),
+    }
     hash.update(crossed.window.start.to_be_bytes());
     hash.update([crossed.share]);
     hash.finalize().into()

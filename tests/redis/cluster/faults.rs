@@ -143,7 +143,7 @@ async fn a_node_lost_without_a_replica_silences_the_cluster_until_it_is_back() {
     cluster.nodes[2].restart();
     eventually("the node to be used again", FAILOVER, async || hit(&store, &lost, &limit, SHORT).await.is_ok()).await;
     eventually("the others too", FAILOVER, async || used_soon(&store, &kept, &limit).await.is_some()).await;
-    assert_eq!(used(&store, &kept, &limit).await, charged, "what was refused was not charged");
+    assert_eq!(used(&store, &kept, &limit).await, u64::from(charged), "what was refused was not charged");
     store.ping(Instant::now() + PATIENCE).get().await.unwrap();
 }
 
@@ -186,7 +186,7 @@ async fn a_call_whose_answer_is_lost_is_sent_to_no_node_again() {
     })
     .await;
     assert_eq!(ran(), u64::from(sent + CALLS));
-    assert_eq!(used(&store, &key, &limit).await, 1 + sent);
+    assert_eq!(used(&store, &key, &limit).await, u64::from(1 + sent));
 
     // An answer that breaks off in the middle is no answer either.
     let sure = used(&store, &key, &limit).await;

@@ -20,7 +20,7 @@ fn all(requests: u32, window_us: Micros) -> Vec<Limit> {
 }
 
 fn limit(requests: u32, window_us: Micros, algorithm: Algorithm) -> Limit {
-    Limit::new(requests, Window::from_micros(window_us).unwrap(), algorithm).unwrap()
+    Limit::new(requests.into(), Window::from_micros(window_us).unwrap(), algorithm).unwrap()
 }
 
 /// One decision, which engine, memory and Redis agree on.

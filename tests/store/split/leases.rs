@@ -148,7 +148,7 @@ impl Replica {
         eventually("the end of all leases", PATIENCE, async || self.seen.is_over()).await;
     }
 
-    async fn left(&self, key: &str, value: &str) -> u32 {
+    async fn left(&self, key: &str, value: &str) -> u64 {
         let states = self.limiter.show_states("shop", &[Entry { key, value }]).await.expect("it peeks");
         states[0].remaining
     }
@@ -167,12 +167,12 @@ fn a_hot_key_asks_the_store_seldom_and_its_answers_count_down() {
     for (key, operation) in [("tenant", ONE), ("calendar", ONE), ("both", ONE), ("requests", many)] {
         let replica = Replica::new(LEASED, &Slotted::new(7));
         run(async {
-            let (mut steps, mut last) = (0, LIMIT);
+            let (mut steps, mut last) = (0, u64::from(LIMIT));
             for number in 0..REQUESTS {
                 let answer = replica.ask(due(number), &[(key, "hot", operation)]).await;
-                let (status, exact) = (&answer.statuses[0], LIMIT - number - 1);
+                let (status, exact) = (&answer.statuses[0], u64::from(LIMIT - number - 1));
                 // As old as the lease, and without what others hold: on a busy machine that is a lease that ended before it was used up.
-                let range = exact.saturating_sub(2 * LEASE_MAX)..=exact + LEASE_MAX;
+                let range = exact.saturating_sub(2 * u64::from(LEASE_MAX))..=exact + u64::from(LEASE_MAX);
                 assert!(!answer.denied && range.contains(&status.remaining), "{key} {number}: {}", status.remaining);
                 steps += u32::from(last == status.remaining + 1);
                 last = status.remaining;
@@ -182,7 +182,7 @@ fn a_hot_key_asks_the_store_seldom_and_its_answers_count_down() {
             assert!(calls <= REQUESTS as usize / 50, "{key}: {calls} calls");
             replica.end_of_leases().await;
             // What was left is given back, once, and all else was used by requests.
-            assert_eq!(replica.left(key, "hot").await, LIMIT - REQUESTS, "{key}");
+            assert_eq!(replica.left(key, "hot").await, u64::from(LIMIT - REQUESTS), "{key}");
             assert_eq!(replica.seen.hits(LeaseHits::Lost), 0);
             assert_eq!(replica.seen.results()[1..], [0, 0]);
         });
@@ -220,7 +220,7 @@ fn a_burst_that_finds_no_hits_waits_for_one_call() {
         assert!((used..=LEASE_MAX.into()).contains(&charged), "{charged}");
         replica.end_of_leases().await;
         assert_eq!(replica.limiter.lease_totals(), LeaseTotals::default());
-        assert_eq!(replica.left("tenant", "hot").await, LIMIT - 300);
+        assert_eq!(replica.left("tenant", "hot").await, u64::from(LIMIT - 300));
     });
 }
 

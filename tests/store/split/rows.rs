@@ -69,7 +69,7 @@ impl TwoStores {
         written.expect("written");
     }
 
-    fn left(&self, key: &str, value: &str) -> u32 {
+    fn left(&self, key: &str, value: &str) -> u64 {
         self.ask(&[(key, value, Operation::Peek)]).expect("it peeks").statuses[0].remaining
     }
 
@@ -187,7 +187,7 @@ fn a_row_that_has_ended_by_the_clock_of_the_process_has_no_part_in_a_decision_of
         let status = ask(&[("tenant", &ended, ONE)]).statuses.remove(0);
         assert_eq!(status.limit.map(|_| status.remaining), before, "{plan}: the row has not ended");
         stores.process_clock.set(until);
-        let used = u32::from(before.is_some());
+        let used = u64::from(before.is_some());
         assert_eq!(ask(&[("tenant", &ended, ONE)]).statuses[0].remaining, 2 - used, "{plan}: the default plan");
         // Of a request over two slots, the other one answers.
         let answer = ask(&[("tenant", &other, ONE), ("tenant", &ended, ONE)]);
@@ -249,7 +249,7 @@ fn if_a_part_is_not_certainly_taken_back_for_a_changed_row_on_error_decides_for_
         assert_eq!(stores.heard.alerts_lost.load(SeqCst), 1, "{on_error:?} {fault:?}");
         stores.first.heal();
         let kept = u32::from(fault != Fault::AnswerLost);
-        assert_eq!(stores.left("plain", &other), 99 - kept, "{fault:?}");
+        assert_eq!(stores.left("plain", &other), 99 - u64::from(kept), "{fault:?}");
         assert_eq!((stores.left("held", &held), stores.left("tenant", &changed)), (5, 8), "{fault:?}");
     }
 }
@@ -329,7 +329,7 @@ fn however_requests_and_changes_interleave_exactly_what_was_admitted_is_charged(
         assert!((3..=9).contains(&admitted), "seed {seed}: {admitted} admitted");
         for value in [&one, &two] {
             stores.set("counted", value, "gold");
-            assert_eq!(stores.left("counted", value), 9 - admitted, "seed {seed}");
+            assert_eq!(stores.left("counted", value), 9 - u64::from(admitted), "seed {seed}");
         }
         assert!(stores.heard.undone.lock().iter().all(|confirmed| *confirmed));
     }

@@ -20,7 +20,7 @@ fn bench(on_error: OnError) -> Bench {
 
 impl Bench {
     /// What is left of each limit of a descriptor.
-    fn left_of_each(&self, key: &str, value: &str) -> Vec<u32> {
+    fn left_of_each(&self, key: &str, value: &str) -> Vec<u64> {
         let peeks = run(self.limiter.show_states("shop", &[Entry { key, value }])).expect("it peeks");
         peeks.iter().map(|peek| peek.remaining).collect()
     }

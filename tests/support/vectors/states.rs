@@ -9,7 +9,8 @@ use weir_engine::algorithm::sliding_window::Buckets;
 use weir_engine::algorithm::sliding_window_counter::WindowCounts;
 use weir_engine::algorithm::sliding_window_log::{Log, LogEntry};
 use weir_engine::algorithm::token_bucket::Bucket;
-use weir_engine::{Algorithm, Anchor, Limit, Micros, Observed, Refill, State};
+use weir_engine::descriptor::saturated;
+use weir_engine::{Algorithm, Anchor, Count, Limit, Micros, Observed, Refill, State};
 
 use super::super::algorithms::sub_bucket;
 use super::{Vector, number};
@@ -71,7 +72,7 @@ impl Vector {
                 Observed::TokenBucket(Bucket { anchor: now, used: 0 })
             }
             (Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } | Algorithm::Gcra { .. }, _) => {
-                Observed::Pacing(Debt { tat: now, fraction: 0, requests: limit.requests() })
+                Observed::Pacing(Debt { tat: now, fraction: 0, requests: saturated(limit.requests()) })
             }
         }
     }
@@ -149,11 +150,11 @@ fn summary(limit: &Limit, live: impl Iterator<Item = (u64, Micros, u32)>, asked:
         return NOTHING;
     };
     let mut fits_at = 0;
-    if asked > 0 && asked <= limit.requests() {
+    if asked > 0 && Count::from(asked) <= limit.requests() {
         // Hits leave one part after the other, until there is room.
         let mut left = used;
         for (_, at, hits) in &live {
-            if left + u64::from(asked) > u64::from(limit.requests()) {
+            if left + u64::from(asked) > limit.requests() {
                 left -= u64::from(*hits);
                 fits_at = at + limit.window().us();
             }
@@ -203,7 +204,7 @@ pub(super) fn mark_of(vector: &Vector, limit: &Limit, text: &str) -> Result<u64,
 }
 
 /// `<hits>@<where>`
-fn placed(text: &str) -> Result<(u32, &str), String> {
+fn placed<N: std::str::FromStr>(text: &str) -> Result<(N, &str), String> {
     let (hits, place) = text.split_once('@').ok_or_else(|| format!("{text:?} has no @"))?;
     Ok((number(hits)?, place))
 }
@@ -229,8 +230,8 @@ pub(super) fn state(vector: &Vector, limit: &Limit, text: &str) -> Result<State,
                 let mut log = Log { base: number(base)?, ..Log::default() };
                 let mut sum = log.base;
                 for part in entries.split('/') {
-                    let (hits, time) = placed(part)?;
-                    sum += u64::from(hits);
+                    let (hits, time) = placed::<u64>(part)?;
+                    sum += hits;
                     log.entries.push_back(LogEntry { at: vector.at(time)?, sum });
                 }
                 State::SlidingWindowLog(Box::new(log))

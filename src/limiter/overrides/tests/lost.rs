@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use tokio::sync::Semaphore;
 use weir_engine::observer::Silent;
-use weir_engine::{Charge, Decision, Limit, Mode};
+use weir_engine::{Charge, Count, Decision, Limit, Mode};
 use weir_store::{
     Before, Deciding, Failure, Inspected, Reply, RowChange, RowChanged, RowRead, ScanPosition, Scanned, StatesRead,
     Texts, Undo,
@@ -146,7 +146,7 @@ impl Process {
     }
 
     /// Sets an override at a time after the start.
-    async fn set(&self, at: Micros, user: &str, requests: u32) {
+    async fn set(&self, at: Micros, user: &str, requests: Count) {
         self.clock.0.store(START + at, Relaxed);
         self.table.set(&one(user, requests, START + HOUR)).await.unwrap();
     }
@@ -166,7 +166,7 @@ impl Process {
     }
 
     /// The users with an override, and the hits that decisions use.
-    fn sees(&self) -> Vec<(String, u32)> {
+    fn sees(&self) -> Vec<(String, Count)> {
         let known = self.table.known().overrides;
         let users = known.iter().map(|one| one.set.entries[0].1.to_string());
         users.map(|user| (user.clone(), requests(&self.table, &user))).collect()
@@ -191,12 +191,12 @@ fn lose(store: &Shared, to: &StoredOverrides) {
     store.0.lock().clone_from(to);
 }
 
-fn users(all: &[(&str, u32)]) -> Vec<(String, u32)> {
+fn users(all: &[(&str, Count)]) -> Vec<(String, Count)> {
     all.iter().map(|(user, requests)| ((*user).to_owned(), *requests)).collect()
 }
 
 /// Asserts that all processes have all overrides after each has read once, and that further reads change nothing.
-async fn agree(store: &Shared, processes: &[&Process], all: &[(&str, u32)]) {
+async fn agree(store: &Shared, processes: &[&Process], all: &[(&str, Count)]) {
     for process in processes {
         process.look().await;
     }
@@ -462,7 +462,7 @@ async fn around_losses_all_agree_on_the_newest_version_and_each_lost_change_is_r
                     let to = dice.roll(states.len() as u64);
                     lose(&store, &states[usize::try_from(to).unwrap()]);
                 }
-                let (user, requests) = (format!("u{round}{turn}"), 11 + u32::try_from(dice.roll(80)).unwrap());
+                let (user, requests) = (format!("u{round}{turn}"), 11 + dice.roll(80));
                 // The clocks differ by more than the time between two changes.
                 process.set(100_000 * round + dice.roll(500_000), &user, requests).await;
                 let state = stored(&store);
