@@ -76,7 +76,7 @@ impl Outcome {
     /// denied atomic decision shows the state before it. [dc-7]
     fn leave(&mut self, effect: Effect, left: Observed, level: &Level, nothing: bool) {
         let hits = match effect {
-            // No charge adds more than 32 bits, except a drain of a large limit, which no receipt takes back.
+            // A charge adds at most its hits. A drain adds less: the hits that it denies are more than what remained.
             Effect::Add(hits) => saturated(hits),
             Effect::Drain if !nothing => saturated(self.remaining_before),
             Effect::Drain | Effect::Refund(_) | Effect::Undo(_) | Effect::Nothing => 0,
