@@ -82,6 +82,9 @@ pub struct Descriptor<'a> {
     pub held: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub given_back: Option<u64>,
+    /// The factor of the hits, if the rule weighs them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub factor: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]

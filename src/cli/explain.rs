@@ -9,6 +9,8 @@ use weir_api::overrides::ShownOverride;
 use weir_engine::descriptor::{as_entries, spell_entries};
 use weir_engine::key::{write_key, write_tag};
 use weir_engine::policy::{Match, Step};
+use weir_engine::weigh::Unweighable;
+use weir_engine::weighed::Weighed;
 use weir_engine::words::{counted, printable};
 use weir_engine::{Domain, Entry, Hits, Matcher, Micros, Override, Overrides, Phase, Rule, Term};
 use weir_policies::files::Source;
@@ -90,8 +92,9 @@ pub fn run_served(
     });
     let of_domain = loaded.policies.domain(domain);
     let row = |entries: &Vec<(String, String)>| {
-        let rule = loaded.policies.find(of_domain?, &as_entries(entries)).rule;
-        rule?.rows.as_ref().map(|_| rows::of_server(server, domain, entries))
+        let Weighed { met, entry } = loaded.policies.weigh(of_domain?, &as_entries(entries)).ok()?;
+        let others: Vec<_> = entries.iter().filter(|(key, _)| Some(key.as_str()) != entry).cloned().collect();
+        met.rule?.rows.as_ref().map(|_| rows::of_server(server, domain, &others))
     };
     let rows: Vec<Option<RowOfServer>> = descriptors.iter().map(row).collect();
     write(&loaded, &of_server(&on_error), &overrides, &rows, domain, descriptors, out)?;
@@ -122,11 +125,23 @@ fn write(
         return unknown_domain(loaded, domain, out);
     };
     writeln!(out, "domain {}   {}{}", printable(domain), outline.place, domain_wide(found, servers))?;
-    let descriptors: &Vec<_> = &descriptors.iter().map(|pairs| as_entries(pairs)).collect();
+    let sent: Vec<Vec<Entry<'_>>> = descriptors.iter().map(|pairs| as_entries(pairs)).collect();
+    let weighed: Vec<_> = sent.iter().map(|entries| loaded.policies.weigh(found, entries)).collect();
+    let descriptors: &Vec<Vec<Entry<'_>>> =
+        &sent.iter().zip(&weighed).map(|(sent, weighed)| without(sent, weighed)).collect();
     let request = Request { loaded, servers, shown: &shown, fitted, rows, outline, domain: found, descriptors };
-    for i in 0..request.descriptors.len() {
+    for (i, (entries, weighed)) in sent.iter().zip(&weighed).enumerate() {
         writeln!(out)?;
-        request.explain(i, out)?;
+        writeln!(out, "{}", format!("descriptor {}   {}", i + 1, joined(entries)).trim_end())?;
+        match weighed {
+            Ok(weighed) => {
+                if let Some(factor) = weighed.met.factor {
+                    writeln!(out, "  {}", factor_in_words(factor, weighed.entry, entries))?;
+                }
+                request.explain(i, out)?;
+            }
+            Err(unweighable) => writeln!(out, "  an error: {unweighable}")?,
+        }
     }
     Ok(())
 }
@@ -156,7 +171,6 @@ struct Request<'r> {
 impl<'r> Request<'r> {
     fn explain(&self, number: usize, out: &mut dyn Write) -> io::Result<()> {
         let entries = &self.descriptors[number];
-        writeln!(out, "{}", format!("descriptor {}   {}", number + 1, joined(entries)).trim_end())?;
         let mut level = Level { above: None, below: &self.outline.descriptors };
         let steps = self.loaded.policies.trace(self.domain, entries);
         let width = entries.iter().map(|entry| spelled(*entry).chars().count()).max().unwrap_or(0);
@@ -357,6 +371,20 @@ fn applies(term: &Term, now: Micros) -> String {
         Some(_) if applies => format!("applies now, until {}", instant_text(until)),
         Some(begin) => format!("does not apply now, next from {}", instant_text(begin)),
         None => "does not apply any more".to_owned(),
+    }
+}
+
+/// The entries without the one that only weighs.
+fn without<'e>(sent: &[Entry<'e>], weighed: &Result<Weighed<'_>, Unweighable>) -> Vec<Entry<'e>> {
+    let entry = weighed.as_ref().ok().and_then(|weighed| weighed.entry);
+    sent.iter().copied().filter(|one| Some(one.key) != entry).collect()
+}
+
+/// The factor of the hits of a descriptor with these entries, and the entry that selects it.
+fn factor_in_words(factor: Hits, by: Option<&str>, entries: &[Entry<'_>]) -> String {
+    match entries.iter().find(|entry| Some(entry.key) == by) {
+        Some(entry) => format!("hits times {factor}, by {}, which is no part of the descriptor below", spelled(*entry)),
+        None => format!("hits times {factor}, the default of weigh"),
     }
 }
 

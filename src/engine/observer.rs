@@ -9,6 +9,7 @@ use super::charge::{Charge, Group, Mode, Operation};
 use super::decision::Outcome;
 use super::descriptor::{Count, Entry, Hits};
 use super::policy::{Domain, OnError, PolicySet, Rule};
+use super::request_limit::UnusedLimit;
 use super::rows::RowContent;
 use super::time::{Micros, Window};
 
@@ -75,6 +76,9 @@ pub trait Observer: Send + Sync {
 
     /// A limit of a request has a field with this number, which weir does not know and ignores.
     fn unknown_limit_field(&self, _number: u32) {}
+
+    /// A limit of a request had no effect on the limits of a rule. [mt-11]
+    fn unused_limit(&self, _why: UnusedLimit) {}
 
     /// The memory store dropped a state that still counted, with this many hits.
     fn evicted(&self, _hits_lost: Count) {}
@@ -148,6 +152,8 @@ pub struct AnsweredDescriptor {
     pub held: Option<Count>,
     /// The hits that its settle has given back.
     pub given_back: Option<Count>,
+    /// The factor of its hits, if its rule weighs them. [mt-12]
+    pub factor: Option<Hits>,
 }
 
 crate::named! {

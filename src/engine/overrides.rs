@@ -151,7 +151,7 @@ impl Overrides {
 pub fn fit<'p>(policies: &'p PolicySet, one: &Override) -> Result<(&'p Rule, String, Box<[Limit]>), Misfit> {
     let domain = policies.domain(&one.domain).ok_or(Misfit::NoDomain)?;
     let entries = one.descriptor();
-    let Match { rule, shared } = policies.find(domain, &entries);
+    let Match { rule, shared, .. } = policies.find(domain, &entries);
     let rule = rule.ok_or_else(|| Misfit::NoRule { met: policies.trace(domain, &entries).len() })?;
     let is_shared = |at: &usize| shared.iter().any(|(position, _)| position == at);
     if let Some(at) = wildcard_texts(domain, rule, &entries).find(|at| !is_shared(at)) {

@@ -14,7 +14,7 @@ use super::automaton::{AUTOMATA_BYTES_MAX, Automaton};
 use super::branch::{Branch, FoundPattern, Unfit};
 pub use super::branch::{Lead, Step, TooLarge};
 use super::charge::{Mode, Role};
-use super::descriptor::Entry;
+use super::descriptor::{Entry, Hits};
 use super::key::ParsedValue;
 pub use super::limit::LIMITS_PER_RULE_MAX;
 use super::limit::{Limit, share_states};
@@ -25,6 +25,8 @@ use super::pairs::{Property, first_pair};
 use super::pattern::{Pattern, SharedBy};
 use super::plans::Plans;
 pub use super::policy_error::PolicyError;
+use super::request_limit::RequestLimit;
+use super::weigh::{WEIGHING_ENTRIES_MAX, Weigh};
 use super::wildcards::FirstWildcard;
 
 crate::named! {
@@ -106,12 +108,16 @@ pub struct RuleSpec {
     pub is_quota: bool,
     /// The names of limits that it replaces, in one request.
     pub replaces: Box<[Box<str>]>,
+    /// What a limit of the request does.
+    pub request_limit: RequestLimit,
     /// What happens to its charges if the store does not answer. None: by the domain.
     pub on_error: Option<OnError>,
     /// Metadata for the answer to a request that passes its limits.
     pub metadata: Option<Arc<Fields>>,
     /// The plans that a row can name. None: the rule has no rows. No other rule shares this `Arc`. [rw-1]
     pub rows: Option<Arc<Plans>>,
+    /// The factors of its hits. None: 1. [mt-12]
+    pub weigh: Option<Arc<Weigh>>,
 }
 
 impl RuleSpec {
@@ -128,9 +134,11 @@ impl RuleSpec {
             role: Role::Enforced,
             is_quota: false,
             replaces: Box::default(),
+            request_limit: RequestLimit::Replaces,
             on_error: None,
             metadata: None,
             rows: None,
+            weigh: None,
         }
     }
 }
@@ -224,6 +232,8 @@ pub struct Match<'p> {
     pub rule: Option<&'p Rule>,
     /// The entries, by position, whose values share one state, with the texts that replace these values. Usually empty.
     pub shared: Vec<(usize, SharedBy<'p>)>,
+    /// The factor of its hits, if the rule weighs them. Only [`PolicySet::weigh`] finds it. [mt-12]
+    pub factor: Option<Hits>,
 }
 
 #[derive(Debug, Default)]
@@ -400,6 +410,10 @@ pub struct Domain {
     pub has_holds: bool,
     /// Whether any rule of the domain has rows.
     pub has_rows: bool,
+    /// Whether any rule of the domain applies to descriptors with a limit of the request. [mt-10]
+    pub keeps_rules: bool,
+    /// The entries by which its rules weigh hits. Usually empty. [mt-13]
+    weighing: Box<[Box<str>]>,
     /// What happens to requests of the domain if the store does not answer. None: by the setting `on_error`.
     pub on_error: Option<OnError>,
     root: Node,
@@ -409,6 +423,16 @@ impl Domain {
     /// The first level of descriptors.
     pub const fn top(&self) -> Place<'_> {
         Place(&self.root)
+    }
+
+    /// Whether a rule of the domain weighs hits.
+    pub const fn weighs(&self) -> bool {
+        !self.weighing.is_empty()
+    }
+
+    /// Whether a rule of the domain weighs hits by this entry.
+    pub fn weighs_by(&self, key: &str) -> bool {
+        self.weighing.iter().any(|entry| **entry == *key)
     }
 
     /// The `on_error` of a charge, and the part of the policies that sets it. None: by the setting. Without a rule, the
@@ -456,6 +480,7 @@ impl PolicySet {
         for rule in &set.rules {
             let Some(domain) = set.domains.get_mut(&rule.domain) else { continue };
             domain.has_rows |= rule.rows.is_some();
+            domain.keeps_rules |= rule.request_limit != RequestLimit::Replaces;
             domain.has_holds |= rule.limits.iter().any(|limit| limit.hold);
             if rule.limits.iter().any(|limit| limit.overrules(Property::Independent)) {
                 // [hd-1] [cc-7]
@@ -464,6 +489,11 @@ impl PolicySet {
         }
         for rule in &set.rules {
             rule.check_pairs(set.domains.get(&rule.domain).and_then(|domain| domain.mode))?;
+        }
+        for (domain, entries) in weighing_entries(&set.rules)? {
+            if let Some(domain) = set.domains.get_mut(domain) {
+                domain.weighing = entries.into();
+            }
         }
         // Several files can add to the first level of a domain, so the level is sealed after all files.
         let mut domains: Vec<&mut Domain> = set.domains.values_mut().collect();
@@ -486,6 +516,8 @@ impl PolicySet {
             mode: None,
             has_holds: false,
             has_rows: false,
+            keeps_rules: false,
+            weighing: Box::default(),
             on_error: None,
             root: Node::default(),
         });
@@ -522,7 +554,7 @@ impl PolicySet {
         let mut shared = Vec::new();
         for (position, &entry) in entries.iter().enumerate() {
             let Some((step, child)) = node.child(entry) else {
-                return Match { rule: None, shared: Vec::new() };
+                return Match { rule: None, shared: Vec::new(), factor: None };
             };
             if child.share_threshold
                 && let Some(by) = step.shared_by()
@@ -532,7 +564,7 @@ impl PolicySet {
             node = child;
         }
         let rule = node.rule.map(|id| &self.rules[id as usize]);
-        Match { rule, shared }
+        Match { rule, shared, factor: None }
     }
 
     /// The rule for a descriptor of a stored key. Such a descriptor can have names in place of values.
@@ -694,6 +726,46 @@ fn add_rule(rules: &mut Vec<Rule>, here: &Above<'_>, spec: RuleSpec) -> Result<u
     }
     rules.push(Rule { id, domain: domain.into(), path: path.into(), levels: levels.into(), spec });
     Ok(id)
+}
+
+/// The entries by which rules weigh, by domain.
+///
+/// # Errors
+/// When a domain has too many, or when a rule can never be met. [mt-14]
+fn weighing_entries(rules: &[Rule]) -> Result<HashMap<&str, Vec<Box<str>>>, PolicyError> {
+    let problem =
+        |rule: &Rule, problem: String| PolicyError::Weigh { path: format!("{}|{}", rule.domain, rule.path), problem };
+    let mut entries: HashMap<&str, Vec<Box<str>>> = HashMap::new();
+    let mut by_path: HashMap<(&str, &str), &Weigh> = HashMap::new();
+    for rule in rules {
+        let Some(weigh) = rule.weigh.as_deref() else { continue };
+        by_path.insert((&rule.domain, &rule.path), weigh);
+        let of_domain = entries.entry(&rule.domain).or_default();
+        if !of_domain.contains(&weigh.entry) {
+            of_domain.push(weigh.entry.clone());
+        }
+        if of_domain.len() > WEIGHING_ENTRIES_MAX {
+            let text = format!("the rules of a domain weigh by more than {WEIGHING_ENTRIES_MAX} different entries");
+            return Err(problem(rule, text));
+        }
+        if rule.levels.iter().any(|level| level.key == weigh.entry) {
+            let text = format!("weigh by {:?}, a key of the rule: the entry is no part of the descriptor", weigh.entry);
+            return Err(problem(rule, text));
+        }
+    }
+    for rule in rules {
+        let Some(of_domain) = entries.get(&*rule.domain) else { continue };
+        for (at, level) in rule.levels.iter().enumerate().filter(|(_, level)| of_domain.contains(&level.key)) {
+            let others = rule.levels.iter().enumerate().filter(|(other, _)| *other != at);
+            let path =
+                others.fold(String::new(), |above, (_, level)| path_below(&above, &level.key, level.value.as_ref()));
+            if by_path.get(&(&*rule.domain, &*path)).is_some_and(|weigh| weigh.entry == level.key) {
+                let text = format!("no descriptor meets it, because the rule at {path:?} weighs by {:?}", level.key);
+                return Err(problem(rule, text));
+            }
+        }
+    }
+    Ok(entries)
 }
 
 #[cfg(test)]

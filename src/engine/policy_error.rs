@@ -36,6 +36,9 @@ pub enum PolicyError {
          the maximum is {INNER_MAX}"
     )]
     TooManyInner(String),
+    /// A rule weighs hits in a way that contradicts the rules of its domain. [mt-14]
+    #[error("{path:?}: {problem}")]
+    Weigh { path: String, problem: String },
 }
 
 fn reason(one: Property, other: Property) -> &'static str {
@@ -57,10 +60,11 @@ impl PolicyError {
         }
     }
 
-    /// The path of that wildcard or regular expression, with its domain.
-    pub fn pattern_path(&self) -> Option<&str> {
+    /// The path of that rule, wildcard or regular expression, with its domain.
+    pub fn rule_path(&self) -> Option<&str> {
         match self {
             Self::TooLarge { path, .. }
+            | Self::Weigh { path, .. }
             | Self::TooManyPatterns(path)
             | Self::TooManySteps(path)
             | Self::TooManyInner(path) => Some(path),

@@ -129,7 +129,7 @@ pub fn row_key<'p>(
     entries: &[Entry<'_>],
 ) -> Result<(&'p Rule, String), RowMisfit> {
     let domain = policies.domain(domain).ok_or(RowMisfit::Misfit(Misfit::NoDomain))?;
-    let Match { rule, shared } = policies.find(domain, entries);
+    let Match { rule, shared, .. } = policies.find(domain, entries);
     let no_rule = || RowMisfit::Misfit(Misfit::NoRule { met: policies.trace(domain, entries).len() });
     let rule = rule.ok_or_else(no_rule)?;
     if rule.rows.is_none() {

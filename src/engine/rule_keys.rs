@@ -7,13 +7,25 @@ use super::charge::Role;
 use super::limit::KeyValue::{self, Flag, Metadata, Names, Text};
 use super::plans::Plans;
 use super::policy::{Level, OnError, Rule, RuleSpec};
+use super::weigh::Weigh;
 
 impl Rule {
     /// The keys of its descriptor that apply to all of its limits.
-    pub fn keys(&self) -> [(&'static str, KeyValue<'_>); 8] {
+    pub fn keys(&self) -> [(&'static str, KeyValue<'_>); 10] {
         // Each field is named, so that the compiler reports a new one.
-        let RuleSpec { limits: _, unlimited, unlimited_name, role, is_quota, replaces, on_error, metadata, rows } =
-            &self.spec;
+        let RuleSpec {
+            limits: _,
+            unlimited,
+            unlimited_name,
+            role,
+            is_quota,
+            replaces,
+            request_limit,
+            on_error,
+            metadata,
+            rows,
+            weigh,
+        } = &self.spec;
         [
             ("unlimited", Flag(*unlimited)),
             ("name", Text(unlimited_name.as_deref())),
@@ -22,6 +34,8 @@ impl Rule {
             ("rows", Text(rows.as_deref().map(Plans::default_plan))),
             ("metadata", Metadata(metadata.as_deref())),
             ("replaces", Names(replaces)),
+            ("request_limit", Text(request_limit.text())),
+            ("weigh", Text(weigh.as_deref().map(Weigh::text))),
             ("on_error", Text(on_error.map(OnError::name))),
         ]
     }

@@ -34,7 +34,7 @@ impl fmt::Display for RequestError {
 pub fn status(error: &RequestError) -> Status {
     let text = error.to_string();
     match error {
-        RequestError::Invalid(_) => Status::invalid_argument(text),
+        RequestError::Invalid(_) | RequestError::Undecided(Undecided::Unweighed(_)) => Status::invalid_argument(text),
         RequestError::NotAllowed(_) => Status::permission_denied(text),
         RequestError::Undecided(Undecided::NoPolicies) => Status::unavailable(text),
         RequestError::Undecided(Undecided::Store(error)) => match error {
@@ -54,6 +54,8 @@ pub(super) fn no_room(refused: NoRoom) -> Status {
 #[cfg(test)]
 mod tests {
     use tonic::Code;
+    use weir_engine::weigh::Unweighable;
+    use weir_limiter::Unweighed;
     use weir_store::Failure;
 
     use super::*;
@@ -78,6 +80,10 @@ mod tests {
             let status = status(&RequestError::Undecided(error.into()));
             assert_eq!((status.code(), status.message()), (code, text));
         }
+        let unweighed = Unweighed { descriptor: 1, why: Unweighable::TooMany { hits: 3_000_000_000, factor: 30 } };
+        let refused = status(&RequestError::Undecided(unweighed.into()));
+        let text = "descriptors[1]: 3000000000 hits times 30 are too many, at most 4294967295";
+        assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, text));
         let status = status(&RequestError::Undecided(Undecided::NoPolicies));
         assert_eq!((status.code(), status.message()), (Code::Unavailable, "no rate limit configuration loaded"));
     }

@@ -26,13 +26,16 @@ impl Plan<'_, '_> {
             let of_descriptor = rest.clone().take_while(|(charge, _)| charge.origin.group == group);
             let count = of_descriptor.clone().count();
             let rule = matched.rule(group);
-            let status = match count {
+            let mut status = match count {
                 0 if rule.is_some_and(|rule| rule.unlimited) => Status { remaining: UNLIMITED, ..Status::default() },
                 0 if self.denied_groups & group.bit() != 0 => Status { over: true, ..Status::default() },
                 0 if matched.is_unlimited_by_row(group) => Status { remaining: UNLIMITED, ..Status::default() },
                 0 => Status::default(),
                 _ => status_of(of_descriptor, denied),
             };
+            if let Some(detail) = &mut status.detail {
+                detail.factor = matched.factor(group);
+            }
             if let Some(fields) = rule.and_then(|rule| rule.metadata.as_ref())
                 && matched.modes.metadata
                 && status.limit.is_some()
@@ -175,6 +178,7 @@ fn status_of<'a>(decided: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)> + 
         reset_after: outcome.reset_after,
         wait: if denied { 0 } else { decided.clone().map(|(_, outcome)| outcome.wait).max().unwrap_or(0) },
         charged: decided.clone().any(|(charge, outcome)| is_charged(charge, outcome)),
+        factor: None,
     };
     Status {
         over,

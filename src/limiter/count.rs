@@ -11,7 +11,7 @@ use super::plan::Plan;
 use super::policies::InForce;
 use super::request::{Request, observers};
 use super::tapped::tap_request;
-use super::{Query, Undecided};
+use super::{DescriptorRequest, Query, Undecided};
 
 pub(super) struct Counts {
     observer: Arc<dyn Observer>,
@@ -36,8 +36,9 @@ impl Counts {
             false => DecisionResult::Ok,
         };
         request.in_force.tally.decided(request.domain, self.lane, result, plan.matched.unmatched);
+        plan.matched.unused_limits.iter().for_each(|why| self.observer.unused_limit(*why));
         self.decided(result, request.started, request.trace);
-        self.tapped(request.query, result, Some(plan), request.trace);
+        self.tapped((request.query, request.sent), result, Some(plan), request.trace);
     }
 
     fn charges(&self, request: &Request<'_, '_>, plan: &Plan<'_, '_>) {
@@ -83,7 +84,7 @@ impl Counts {
             self.observer.unknown_domain(query.domain, query.descriptors.len());
         }
         self.decided(result, started, trace);
-        self.tapped(query, result, None, trace);
+        self.tapped((query, &query.descriptors), result, None, trace);
         if in_force.is_loaded { Ok(()) } else { Err(Undecided::NoPolicies) }
     }
 
@@ -97,14 +98,14 @@ impl Counts {
     /// Sends a request to open taps, and to its trace.
     fn tapped(
         &self,
-        query: &Query<'_>,
+        (query, sent): (&Query<'_>, &[DescriptorRequest<'_>]),
         result: DecisionResult,
         plan: Option<&Plan<'_, '_>>,
         trace: Option<&dyn Trace>,
     ) {
         let trace = trace.map(|trace| trace as &dyn Tap);
         for tap in self.observer.tap().into_iter().chain(trace) {
-            tap_request(tap, query, result, plan);
+            tap_request(tap, (query, sent), result, plan);
         }
     }
 

@@ -22,6 +22,7 @@ use super::plan::Plan;
 use super::policies::InForce;
 use super::request::{Reading, Request};
 use super::rows::known::KnownRows;
+use super::weighed::Weighing;
 use super::{Answer, Limiter, Query, Status, Undecided};
 
 /// The most times that the stores decide one request. They decide again if they find that one of its rows has changed.
@@ -47,7 +48,9 @@ impl Limiter {
         };
         let found = match turns {
             // The futures of other requests have no room for waiting.
-            Some(turns) if query.is_long() => Box::pin(long::find(turns, &in_force.policies, domain, query)).await,
+            Some(turns) if query.is_long() && !domain.weighs() => {
+                Box::pin(long::find(turns, &in_force.policies, domain, query)).await
+            }
             _ => Vec::new(),
         };
         let options = &self.stores.options;
@@ -57,6 +60,7 @@ impl Limiter {
             in_force,
             domain,
             query,
+            sent: &query.descriptors,
             found: &found,
             reading: &reading,
             mode: domain.mode.unwrap_or(options.mode),
@@ -66,12 +70,27 @@ impl Limiter {
             is_repeated: false,
             can_repeat: false,
         };
+        if domain.weighs() {
+            // The futures of other requests have no room for weighed hits.
+            return Box::pin(self.decide_weighed(request, turns)).await;
+        }
         if domain.has_rows {
             // The futures of other requests have no room for reading rows.
             return Box::pin(self.decide_under_rows(request)).await;
         }
         let matched = self.matched(&request, None);
         self.decide_matched(&request, &matched, None).await
+    }
+
+    /// Decides a request of a domain with rules that weigh hits. [mt-12]
+    async fn decide_weighed(&self, sent: Request<'_, '_>, turns: Option<&Turns>) -> Result<Answer, Undecided> {
+        let weighing = Weighing::of(&sent, turns).await.inspect_err(|_| self.counts.refused(sent.started))?;
+        let query = weighing.query(sent.query);
+        let request = sent.weighed(&query, &weighing.found);
+        if request.domain.has_rows {
+            return self.decide_under_rows(request).await;
+        }
+        self.decide_matched(&request, &self.matched(&request, None), None).await
     }
 
     fn matched<'a>(&self, request: &Request<'a, '_>, rows: Option<&KnownRows>) -> Matched<'a> {
@@ -163,6 +182,7 @@ impl Limiter {
             in_force,
             domain,
             query,
+            sent: &query.descriptors,
             found: &[],
             reading: &reading,
             mode: Mode::Atomic,
@@ -172,6 +192,14 @@ impl Limiter {
             is_repeated: false,
             can_repeat: false,
         };
+        if domain.weighs()
+            && let Ok(weighing) = Weighing::of(&request, None).await
+        {
+            let query = weighing.query(query);
+            let request = request.weighed(&query, &weighing.found);
+            self.stores.settle_alone(&request, settle, &self.matched(&request, None)).await;
+            return;
+        }
         self.stores.settle_alone(&request, settle, &self.matched(&request, None)).await;
     }
 

@@ -7,7 +7,7 @@
 //! - holds.rs: opening and settling holds; ahead.rs: charging hits ahead for leases;
 //! - call.rs: one call to one store; undo.rs: taking charges back; stores.rs: the stores;
 //! - the filters, which answer a plan without a store: leases (leases.rs), known denials (deny_cache.rs);
-//! - plan.rs: the charges of a request on their way; matched.rs: the rules and rows that it matches; request.rs.
+//! - plan.rs: the charges of a request on their way; matched.rs: the rules and rows that it matches; weighed.rs: weighed hits; request.rs.
 //!
 //! Before the path: what the caller may send (callers.rs). Beside it: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs), calendar windows
 //! (calendar.rs), terms that recur (recurring.rs), callers that have gone (finishing.rs), reading and resetting states (inspect.rs, states.rs). Not here: the
@@ -40,6 +40,7 @@ pub mod states;
 mod stores;
 mod tapped;
 mod undo;
+mod weighed;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
@@ -58,7 +59,9 @@ pub use self::holds::{HOLDS_MAX, HeldCharge, HeldIn, OverriddenLimit, Settle};
 pub use self::inspect::ShownState;
 use self::leases::{LeaseTotals, Leases};
 pub use self::long::LONG_VALUES_BYTES_MAX;
-pub use self::messages::{Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
+pub use self::messages::{
+    Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status, Unweighed,
+};
 pub use self::policies::Policies;
 use self::rows::known::KnownRows;
 use self::stores::Stores;
@@ -75,6 +78,9 @@ pub enum Undecided {
     /// A store gave no decision in time.
     #[error("{0}")]
     Store(#[from] StoreError),
+    /// The request is invalid. Nothing was charged. [mt-15]
+    #[error("{0}")]
+    Unweighed(#[from] Unweighed),
 }
 
 /// What the settings change about every rule.

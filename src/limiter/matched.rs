@@ -10,8 +10,11 @@ use weir_engine::charge::Origin;
 use weir_engine::observer::LimitOf;
 use weir_engine::overrides::FittedOverride;
 use weir_engine::policy::{Domain, Match};
+use weir_engine::request_limit::{RequestLimit, UnusedLimit, with_request_numbers};
 use weir_engine::rows::ROW_ID;
-use weir_engine::{Charge, Group, Limit, OnError, Operation, Overrides, Property, Role, RowContent, Rule, key};
+use weir_engine::{
+    Charge, Group, Hits, Limit, OnError, Operation, Overrides, Property, Role, RowContent, Rule, Window, key,
+};
 use weir_store::RowVersion;
 
 use super::request::Request;
@@ -35,8 +38,7 @@ pub(super) struct Matched<'p> {
     pub(super) has_leases: bool,
     /// Whether a quota of the request cannot be over, so the other quotas do not deny it. [dc-3]
     pub(super) has_open_quota: bool,
-    /// The match of each descriptor. Without a rule if the descriptor has a limit of the request, or if nothing
-    /// matches.
+    /// The match of each descriptor. Without a rule if a limit of the request replaces it, or if nothing matches.
     met: SmallVec<[Match<'p>; 4]>,
     /// The descriptors whose limits are not those of a rule. Usually empty.
     other_limits: Vec<(Group, OtherLimits<'p>)>,
@@ -46,6 +48,8 @@ pub(super) struct Matched<'p> {
     pub(super) rows: Vec<MatchedRow>,
     /// How many descriptors matched no rule and have no limit of the request.
     pub(super) unmatched: u32,
+    /// Why limits of the request have no effect. [mt-11]
+    pub(super) unused_limits: Vec<UnusedLimit>,
     /// The text of all keys, one after the other.
     keys: String,
 }
@@ -67,6 +71,16 @@ enum OtherLimits<'p> {
     Override(&'p [Limit]),
     /// The limits of the descriptor's row. [rw-1]
     Row(RowLimits<'p>),
+    /// The limit of the rule that has the numbers of the request, and the others. [mt-10]
+    Numbers(Box<RequestNumbers<'p>>),
+}
+
+struct RequestNumbers<'p> {
+    rule: &'p Rule,
+    at: usize,
+    limit: Limit,
+    /// Where the other limits are from, if not from the rule.
+    others: Option<OtherLimits<'p>>,
 }
 
 impl OtherLimits<'_> {
@@ -75,6 +89,7 @@ impl OtherLimits<'_> {
             Self::Request(..) => 1,
             Self::Override(limits) => limits.len(),
             Self::Row(limits) => limits.len(),
+            Self::Numbers(numbers) => numbers.rule.limits.len(),
         }
     }
 
@@ -84,6 +99,8 @@ impl OtherLimits<'_> {
             Self::Request(limit, _) => Some(limit),
             Self::Override(limits) => Some(&limits[position]),
             Self::Row(limits) => limits[position].as_ref(),
+            Self::Numbers(numbers) if numbers.at == position => Some(&numbers.limit),
+            Self::Numbers(numbers) => limit_at(Some(numbers.rule), numbers.others.as_ref(), position),
         }
     }
 }
@@ -124,6 +141,7 @@ impl<'p> Matched<'p> {
             drafts: SmallVec::new(),
             rows: Vec::new(),
             unmatched: 0,
+            unused_limits: Vec::new(),
             keys: String::with_capacity(KEYS_BYTES),
         };
         let find = |group: Group, entries| match request.found.get(group.index()) {
@@ -135,11 +153,16 @@ impl<'p> Matched<'p> {
                 Some((requests, window)) => {
                     let limit = Limit::per_window(requests, window);
                     // Only a limit per second can be in a second store.
-                    let has_rows = domain.has_rows && limit.is_per_second() && {
-                        find(group, asked.entries).rule.is_some_and(|rule| rule.rows.is_some())
-                    };
-                    matched.other_limits.push((group, OtherLimits::Request(limit, has_rows)));
-                    Match { rule: None, shared: Vec::new() }
+                    let needs_rule = domain.keeps_rules || domain.has_rows && limit.is_per_second();
+                    let met = needs_rule.then(|| find(group, asked.entries));
+                    match met {
+                        Some(met) if met.rule.is_some_and(|rule| rule.request_limit != RequestLimit::Replaces) => met,
+                        met => {
+                            let has_rows = met.and_then(|met| met.rule).is_some_and(|rule| rule.rows.is_some());
+                            matched.other_limits.push((group, OtherLimits::Request(limit, has_rows)));
+                            Match { rule: None, shared: Vec::new(), factor: None }
+                        }
+                    }
                 }
                 None => {
                     let met = find(group, asked.entries);
@@ -188,6 +211,9 @@ impl<'p> Matched<'p> {
             }
             (_, Some(overridden)) => self.other_limits.push((group, OtherLimits::Override(overridden.limits()))),
             (None, None) => {}
+        }
+        if let (Some(numbers), Some(rule)) = (asked.limit, self.rule(group)) {
+            self.apply_request_limit(group, rule, numbers);
         }
         let met = &self.met[group.index()];
         let other = other_limits(&self.other_limits, group);
@@ -293,6 +319,31 @@ impl<'p> Matched<'p> {
         self.other_limits.push((group, OtherLimits::Row(limits)));
     }
 
+    /// Uses the numbers of the request for a limit of the rule, before those of an override and of a row. [mt-10]
+    #[cold]
+    fn apply_request_limit(&mut self, group: Group, rule: &'p Rule, numbers: (u32, Window)) {
+        let RequestLimit::Numbers { at, .. } = rule.request_limit else {
+            self.unused_limits.push(UnusedLimit::Ignored);
+            return;
+        };
+        let at = usize::from(at);
+        let place = self.other_limits.iter().position(|(of, _)| *of == group);
+        let others = place.map(|place| self.other_limits.swap_remove(place).1);
+        let in_force = (0..rule.limits.len()).filter(|position| *position != at);
+        let in_force = in_force.filter_map(|position| limit_at(Some(rule), others.as_ref(), position));
+        match with_request_numbers(&rule.limits, at, numbers, in_force) {
+            Ok(limit) => {
+                self.rows.iter_mut().filter(|row| row.group == group).for_each(|row| row.is_unlimited = false);
+                let numbers = RequestNumbers { rule, at, limit, others };
+                self.other_limits.push((group, OtherLimits::Numbers(Box::new(numbers))));
+            }
+            Err(unused) => {
+                self.unused_limits.push(unused);
+                self.other_limits.extend(others.map(|others| (group, others)));
+            }
+        }
+    }
+
     pub(super) fn is_unlimited_by_row(&self, group: Group) -> bool {
         self.rows.iter().any(|row| row.group == group && row.is_unlimited)
     }
@@ -377,6 +428,11 @@ impl<'p> Matched<'p> {
 
     pub(super) fn rule(&self, group: Group) -> Option<&'p Rule> {
         self.met[group.index()].rule
+    }
+
+    /// The factor of a descriptor's hits, if its rule weighs them. [mt-12]
+    pub(super) fn factor(&self, group: Group) -> Option<Hits> {
+        self.met[group.index()].factor
     }
 
     /// What happens to a descriptor whose store does not answer, if a policy sets it. [st-4]

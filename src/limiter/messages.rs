@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use weir_engine::metadata;
-use weir_engine::{Count, Entry, Group, Limit, Micros, Operation, Window};
+use weir_engine::weigh::Unweighable;
+use weir_engine::{Count, Entry, Group, Hits, Limit, Micros, Operation, Window};
 
 use super::holds::{HeldCharge, Settle};
 
@@ -47,6 +48,14 @@ pub struct DescriptorRequest<'a> {
     pub operation: Operation,
     /// A limit of the request, which replaces the limits of the rules. [mt-6]
     pub limit: Option<(u32, Window)>,
+}
+
+/// A descriptor of a request, by its index, whose hits cannot be weighed. Nothing is charged. [mt-15]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("descriptors[{descriptor}]: {why}")]
+pub struct Unweighed {
+    pub descriptor: usize,
+    pub why: Unweighable,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -124,6 +133,8 @@ pub struct Detail {
     pub wait: Micros,
     /// Whether the descriptor's hits were charged to one of its limits. Always true for a report to a post-paid limit.
     pub charged: bool,
+    /// The factor of the descriptor's hits, if its rule weighs them. [mt-12]
+    pub factor: Option<Hits>,
 }
 
 /// A wait.

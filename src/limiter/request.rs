@@ -9,15 +9,17 @@ use weir_engine::policy::Match;
 use weir_engine::{Domain, Limit, Micros, Mode, Phase};
 use weir_store::Clock;
 
-use super::Query;
 use super::policies::InForce;
 use super::recurring::Recurring;
+use super::{DescriptorRequest, Query};
 
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a, 'q> {
     pub(super) in_force: &'a Arc<InForce>,
     pub(super) domain: &'a Domain,
     pub(super) query: &'a Query<'q>,
+    /// Its descriptors as the caller sent them, with hits that are not weighed. [mt-12]
+    pub(super) sent: &'a [DescriptorRequest<'a>],
     /// The match of each descriptor, if it is a long request. Otherwise empty.
     pub(super) found: &'a [Match<'a>],
     pub(super) reading: &'a Reading<'a>,
@@ -32,7 +34,30 @@ pub(super) struct Request<'a, 'q> {
     pub(super) can_repeat: bool,
 }
 
-impl Request<'_, '_> {
+impl<'a> Request<'a, '_> {
+    /// The same request with weighed hits, and the match of each descriptor. [mt-12]
+    pub(super) const fn weighed<'w, 'q>(self, query: &'w Query<'q>, found: &'w [Match<'w>]) -> Request<'w, 'q>
+    where
+        'a: 'w,
+    {
+        let Self { in_force, domain, query: _, sent, found: _, reading, .. } = self;
+        let Self { mode, started, deadline, trace, is_repeated, can_repeat, .. } = self;
+        Request {
+            in_force,
+            domain,
+            query,
+            sent,
+            found,
+            reading,
+            mode,
+            started,
+            deadline,
+            trace,
+            is_repeated,
+            can_repeat,
+        }
+    }
+
     /// The counters of its policies, and its trace.
     pub(super) fn tallies(&self) -> impl Iterator<Item = &dyn Tally> {
         iter::once(&*self.in_force.tally).chain(self.trace.map(|trace| trace as &dyn Tally))

@@ -8,17 +8,24 @@ use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest, DecisionResult,
 use weir_engine::{Count, Entry, Group, Hits, Operation, RowContent, Rule};
 
 use super::plan::Plan;
-use super::{Answer, Query};
+use super::{Answer, DescriptorRequest, Query};
 
 /// Not called for requests without a tap.
 #[cold]
-pub(super) fn tap_request(tap: &dyn Tap, query: &Query<'_>, result: DecisionResult, plan: Option<&Plan<'_, '_>>) {
-    tap.answered(&TappedRequest { query, result, plan, answer: OnceCell::new() });
+pub(super) fn tap_request(
+    tap: &dyn Tap,
+    (query, sent): (&Query<'_>, &[DescriptorRequest<'_>]),
+    result: DecisionResult,
+    plan: Option<&Plan<'_, '_>>,
+) {
+    tap.answered(&TappedRequest { query, sent, result, plan, answer: OnceCell::new() });
 }
 
 /// One request. Its parts are computed only when they are used.
 struct TappedRequest<'r, 'q, 'a, 'p> {
     query: &'r Query<'q>,
+    /// As the caller sent them. [mt-12]
+    sent: &'r [DescriptorRequest<'r>],
     result: DecisionResult,
     /// `None` if no policy has the domain.
     plan: Option<&'r Plan<'a, 'p>>,
@@ -82,7 +89,7 @@ impl AnsweredRequest for TappedRequest<'_, '_, '_, '_> {
     }
 
     fn entries(&self, group: Group) -> &[Entry<'_>] {
-        self.query.descriptor(group).entries
+        self.sent[group.index()].entries
     }
 
     fn row(&self, group: Group) -> Option<&RowContent> {
@@ -94,7 +101,7 @@ impl AnsweredRequest for TappedRequest<'_, '_, '_, '_> {
     }
 
     fn descriptor(&self, group: Group) -> AnsweredDescriptor {
-        let asked = self.query.descriptor(group);
+        let asked = &self.sent[group.index()];
         let ((verdict, remaining), (held, given_back)) = match self.plan {
             Some(plan) if self.result != DecisionResult::StoreFailed => {
                 (self.outcome(plan, group), self.hold_hits(plan, group))
@@ -109,6 +116,7 @@ impl AnsweredRequest for TappedRequest<'_, '_, '_, '_> {
             settles: self.query.settles(group),
             held,
             given_back,
+            factor: self.plan.and_then(|plan| plan.matched.factor(group)),
         }
     }
 }

@@ -47,6 +47,7 @@ pub mod overlay;
 mod plans;
 mod rate;
 mod reader;
+mod request_limit;
 pub mod row_file;
 mod scalar;
 pub mod schema;
@@ -59,6 +60,7 @@ pub mod traffic_file;
 mod tree;
 mod warning;
 pub mod watch;
+mod weigh;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -140,10 +140,11 @@ impl Reader {
             }
             Err(error) => {
                 // Most mistakes that the engine refuses were reported before.
-                let place = error.pattern_path().and_then(|path| place_of(&self.outlines, path));
+                let place = error.rule_path().and_then(|path| place_of(&self.outlines, path));
                 let is_of_one = matches!(
                     error,
                     PolicyError::TooLarge { bytes_max: AUTOMATON_BYTES_MAX, .. }
+                        | PolicyError::Weigh { .. }
                         | PolicyError::TooManySteps(_)
                         | PolicyError::TooManyInner(_)
                 );
@@ -353,6 +354,8 @@ impl FileReader<'_> {
         let plans = self.plans.split_off(plans_above);
         let hold = self.holds.get(holds_above).copied();
         let rows = self.rows(&fields, rule.as_ref().ok(), plans, hold);
+        let request_limit = self.request_limit_of(&fields, rule.as_ref().ok());
+        let weigh = self.weigh_of(&fields, rule.as_ref().ok());
         if let (Ok(true), Some(&(at, word))) = (&quota_mode, self.holds.get(holds_above)) {
             self.refuse_beside_hold((at, word), Property::QuotaMode, "quota_mode: true");
         }
@@ -396,9 +399,10 @@ impl FileReader<'_> {
         let on_error = on_error.unwrap_or_default();
         let metadata = metadata.unwrap_or_default();
         let rows = rows.unwrap_or_default();
+        let (request_limit, weigh) = (request_limit.unwrap_or_default(), weigh.unwrap_or_default());
         let rule = rule.map(|(kind, replaces)| {
             let (replaces, rows) = (replaces.into_iter().map(Into::into).collect(), rows.map(Arc::new));
-            RuleSpec { role, is_quota, replaces, on_error, metadata, rows, ..RuleSpec::of(kind) }
+            RuleSpec { role, is_quota, replaces, request_limit, on_error, metadata, rows, weigh, ..RuleSpec::of(kind) }
         });
         Ok(Outline {
             key,

@@ -9,6 +9,8 @@ use weir_engine::automaton::REGEX_BYTES_MAX;
 use weir_engine::limit::COUNTS;
 use weir_engine::network::Network;
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
+use weir_engine::request_limit::RequestLimit;
+use weir_engine::weigh::{FACTORS_MAX, Weigh};
 use weir_engine::{
     Algorithm, COUNT_MAX, Count, During, Lease, Micros, Mode, OnError, Precision, SHARES_MAX, SPANS_MAX, Shares,
     metadata,
@@ -29,7 +31,16 @@ use super::{
 };
 
 /// Every kind of mapping, from the outermost to the innermost.
-pub const KINDS: [&Kind; 6] = [&file::KIND, &descriptor::KIND, &limit::KIND, &replaced::KIND, &rows::KIND, &hold::KIND];
+pub const KINDS: [&Kind; 8] = [
+    &file::KIND,
+    &descriptor::KIND,
+    &limit::KIND,
+    &replaced::KIND,
+    &rows::KIND,
+    &hold::KIND,
+    &numbers::KIND,
+    &weigh::KIND,
+];
 /// The keys for values. A descriptor has at most one of them.
 pub(super) const FORMS: [&str; 4] =
     [descriptor::VALUE.name, descriptor::VALUES.name, descriptor::CIDR.name, descriptor::REGEX.name];
@@ -44,6 +55,9 @@ pub(crate) const METADATA: Form<Option<Arc<metadata::Fields>>> =
 const DESCRIPTORS: Form<Option<Vec<NodeId>>> = list(|| list_of(&reference("descriptor")));
 const HITS: Form<Option<Count>> = form(|| number(0, COUNT_MAX), method!(hits_of_limit));
 const PLAN_NAME: Form<Option<String>> = short_text(|| bounded_text(1, NAME_BYTES_MAX));
+pub(crate) const WEIGH: Form<Option<Arc<Weigh>>> = form(|| reference("weigh"), method!(weigh));
+pub(crate) const REQUEST_LIMIT: Form<Option<(&'static str, Option<String>)>> =
+    form(|| json!({ "anyOf": [words(&RequestLimit::NAMES), reference("request_numbers")] }), method!(request_limit));
 const INSTANT: Form<Option<Micros>> = form(instant, method!(instant));
 
 mapping! {
@@ -111,6 +125,13 @@ mapping! {
         /// mapping; each descriptor can have [a row](#rows) with a plan, or its own numbers
         ROWS: Option<(Position, NodeId)> = "rows", node(|| reference("rows")), "none",
             "{key: tenant, rows: {default: free}, rate_limit: 10/s}";
+        /// `replaces`, `ignored`, `numbers`, or [a mapping](#limits-of-the-request) with the name of a limit: what a limit that a
+        /// request sends does
+        REQUEST_LIMIT: Option<(&'static str, Option<String>)> = "request_limit", super::REQUEST_LIMIT, "`replaces`",
+            "{key: user, request_limit: numbers, rate_limit: 10/s}";
+        /// mapping; hits are [multiplied](#weighed-hits) by a factor, which the value of an entry selects
+        WEIGH: Option<Arc<Weigh>> = "weigh", super::WEIGH, "none",
+            "{key: team, weigh: {entry: model, by: {large: 30}, default: 1}, rate_limit: 1000/h}";
         /// mapping of [warnings](#allowed-warnings) about this descriptor to reasons
         ALLOW_WARNINGS: Vec<(Code, Location)> = "allow_warnings", ALLOWED, "none",
             "{key: user, allow_warnings: {no_reason: staff}, rate_limit: {unlimited: true}}";
@@ -249,6 +270,30 @@ mapping! {
     pub(crate) mod hold = "a hold" {
         /// whole number from 1 to the hits of the limit; a settle leaves so many of the held hits charged
         AT_LEAST: Option<u32> = "at_least", form(|| number(1, u32::MAX.into()), |reader, fields, key| reader.number(fields, key, 1)), "required", "{at_least: 100}";
+    }
+}
+
+mapping! {
+    pub(crate) mod weigh = "weigh" {
+        /// the key of an entry, which is no part of the descriptor
+        ENTRY: Option<String> = "entry", form(|| bounded_text(1, KEY_BYTES_MAX), |reader, fields, key| {
+            reader.text(fields, key, reader.bounds().key_bytes)
+        }), "required", "{entry: model, by: {large: 30, small: 1}, default: 10}";
+        /// mapping of at most 1,024 values to factors: whole numbers from 1
+        BY: Option<Vec<(Box<str>, u32)>> = "by", form(|| json!({
+            "type": "object", "minProperties": 1, "maxProperties": FACTORS_MAX,
+            "additionalProperties": number(1, u32::MAX.into()),
+        }), method!(factors)), "required", "{entry: size, by: {big: 5}, default: 1}";
+        /// the factor of all other values, and of descriptors without the entry
+        DEFAULT: Option<u32> = "default", form(|| number(1, u32::MAX.into()), |reader, fields, key| reader.number(fields, key, 1)),
+            "required", "{entry: size, by: {big: 5}, default: 1}";
+    }
+}
+
+mapping! {
+    pub(crate) mod numbers = "request_limit" {
+        /// the name of a limit of the rule; it gets the numbers of the request
+        NUMBERS: Option<String> = "numbers", PLAN_NAME, "required", "{numbers: rpm}";
     }
 }
 

@@ -12,7 +12,8 @@ use weir_limiter::{Answer, Detail};
 const DETAIL: &str = "detail";
 
 /// The detail of one status: waits in whole microseconds, with `null` for a wait that never ends, and whether the hits
-/// of its descriptor were charged. `at_latest` is present if the first wait is an upper bound. [cc-4]
+/// of its descriptor were charged. `at_latest` is present if the first wait is an upper bound [cc-4], and
+/// `factor` if its rule weighs hits [mt-12].
 fn fields(detail: &Detail) -> impl Iterator<Item = (&'static str, Value)> {
     let at_latest = detail.fits_after.is_some_and(|wait| wait.is_bound);
     [
@@ -24,6 +25,7 @@ fn fields(detail: &Detail) -> impl Iterator<Item = (&'static str, Value)> {
     ]
     .into_iter()
     .chain(at_latest.then_some(("at_latest", Value::Bool(true))))
+    .chain(detail.factor.map(|factor| ("factor", json!(factor))))
 }
 
 /// Adds the detail of its limit to each status of a JSON response.
@@ -79,15 +81,17 @@ mod tests {
             reset_after: 1_000_000,
             wait: 749_999,
             charged: true,
+            factor: None,
         }),
         None,
-        Some(Detail { algorithm: "gcra", fits_after: None, reset_after: 0, wait: 0, charged: false }),
+        Some(Detail { algorithm: "gcra", fits_after: None, reset_after: 0, wait: 0, charged: false, factor: None }),
         Some(Detail {
             algorithm: "concurrency",
             fits_after: Some(FitsAfter { us: 9, is_bound: true }),
             reset_after: 9,
             wait: 0,
             charged: false,
+            factor: None,
         }),
     ];
 

@@ -35,6 +35,7 @@ use weir_engine::callers::Refusal;
 use weir_engine::observer::{
     self, Charged, DecisionResult, LeaseHits, LeaseResult, Observer, RefusedCaller, RowEvent, Tally, TraceIds,
 };
+use weir_engine::request_limit::UnusedLimit;
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::words::printable;
 use weir_engine::{Count, Hits, OnError, PolicySet, key};
@@ -123,6 +124,7 @@ pub struct Metrics {
     leases: [Number; LeaseResult::NAMES.len()],
     lease_hits: [Number; LeaseHits::NAMES.len()],
     rows: [Number; RowEvent::NAMES.len()],
+    unused_limits: [Number; UnusedLimit::NAMES.len()],
     foreign_rows: Mutex<Complaint>,
     refused_callers: Mutex<[Complaint; Refusal::ALL.len()]>,
     unknown_fields: UnknownFields,
@@ -178,6 +180,7 @@ impl Metrics {
             leases: registry.each("weir_leases_total", LeaseResult::NAMES),
             lease_hits: registry.each("weir_lease_hits_total", LeaseHits::NAMES),
             rows: registry.each("weir_rows_total", RowEvent::NAMES),
+            unused_limits: registry.each("weir_unused_request_limits_total", UnusedLimit::NAMES),
             foreign_rows: Mutex::new(Complaint::new(FOREIGN_ROWS_EVERY)),
             refused_callers: Mutex::new([const { Complaint::new(REFUSED_CALLERS_EVERY) }; Refusal::ALL.len()]),
             unknown_fields: UnknownFields::new(&registry),
@@ -550,6 +553,10 @@ impl Observer for PerRuntime {
 
     fn unknown_limit_field(&self, number: u32) {
         self.metrics.unknown_limit_fields(LimitSource::Grpc, 1, "RateLimitOverride", number);
+    }
+
+    fn unused_limit(&self, why: UnusedLimit) {
+        self.metrics.unused_limits[why as usize].add(1);
     }
 
     fn evicted(&self, hits_lost: Count) {

@@ -328,6 +328,7 @@ mod tests {
                 settles: false,
                 held: None,
                 given_back: None,
+                factor: None,
             }
         }
     }

@@ -19,3 +19,4 @@ mod policies;
 mod schemas;
 mod trials;
 mod warnings;
+mod weighing;

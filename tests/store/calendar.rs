@@ -103,7 +103,7 @@ impl Machine {
         };
         answer.map_err(|undecided| match undecided {
             Undecided::Store(error) => error,
-            Undecided::NoPolicies => panic!("{undecided}"),
+            Undecided::NoPolicies | Undecided::Unweighed(_) => panic!("{undecided}"),
         })
     }
 }

@@ -223,7 +223,7 @@ async fn decide_or_settle(
         limiter.decide(&Query { domain: "shop", caller: None, descriptors, settle }, Instant::now(), None, None).await;
     answer.map_err(|undecided| match undecided {
         Undecided::Store(error) => error,
-        Undecided::NoPolicies => panic!("{undecided}"),
+        Undecided::NoPolicies | Undecided::Unweighed(_) => panic!("{undecided}"),
     })
 }
 

@@ -12,11 +12,12 @@ use tokio::runtime::Runtime;
 use weir_engine::descriptor::Entries;
 use weir_engine::observer::{Charged, HoldHits, HoldResult, Observer, Silent, Tally};
 use weir_engine::overrides::{Numbers, Override};
+use weir_engine::request_limit::UnusedLimit;
 use weir_engine::{Domain, Entry, Micros, Mode, Operation, PolicySet, Row, RowContent};
 use weir_limiter::overrides::{OverrideTable, SetOverride};
 use weir_limiter::rows::RowTable;
 use weir_limiter::{
-    Answer, DescriptorRequest, HeldCharge, Limiter, Modes, Options, Policies, Query, Settle, ShownState,
+    Answer, DescriptorRequest, HeldCharge, Limiter, Modes, Options, Policies, Query, Settle, ShownState, Undecided,
 };
 use weir_store::memory::Memory;
 use weir_store::redis::{Endpoint, Redis, pipeline};
@@ -29,20 +30,30 @@ use super::redis::RedisServer;
 /// Longer than any healthy call takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The names of limits on trial since they were last taken, and whether each was over.
+/// The names of limits on trial since they were last taken, and whether each was over; what was counted of holds; and why limits
+/// of requests had no effect.
 #[derive(Clone, Default)]
-pub struct Trials(Arc<Mutex<Vec<(String, bool)>>>, Arc<HoldCounts>);
+pub struct Trials(Arc<Mutex<Vec<(String, bool)>>>, Arc<HoldCounts>, Arc<Mutex<Vec<UnusedLimit>>>);
 
 impl Trials {
     /// What was heard.
     pub fn take(&self) -> Vec<(String, bool)> {
         std::mem::take(&mut *self.0.lock())
     }
+
+    /// Why limits of requests had no effect, since this was last called.
+    pub fn take_unused(&self) -> Vec<UnusedLimit> {
+        std::mem::take(&mut *self.2.lock())
+    }
 }
 
 impl Observer for Trials {
     fn loaded(&self, _: &PolicySet) -> Arc<dyn Tally> {
         Arc::new(self.clone())
+    }
+
+    fn unused_limit(&self, why: UnusedLimit) {
+        self.2.lock().push(why);
     }
 }
 
@@ -139,7 +150,7 @@ impl<'s> Worlds<'s> {
         let overrides = OverrideTable::new(shared.clone(), policies.clone(), clock.clone());
         let rows = RowTable::new(shared, policies.clone(), options.rows.clone(), clock.clone(), Arc::new(Silent));
         let holds = trials.1.clone();
-        let limiter = Limiter::new(policies.clone(), options, Arc::new(Silent));
+        let limiter = Limiter::new(policies.clone(), options, Arc::new(trials.clone()));
         World { runtime: &self.runtime, limiter, policies, overrides, rows, clock, redis, trials, holds }
     }
 }
@@ -222,14 +233,23 @@ impl World<'_> {
     /// A request of descriptors of one entry, some of which may settle holds.
     pub fn ask_for(&self, asked: &[(&str, &str, Operation)], settle: Option<Settle>) -> Answer {
         let entries: Vec<_> = asked.iter().map(|&(key, value, _)| [Entry { key, value }]).collect();
-        let query = query(&entries, asked, settle);
-        self.runtime.block_on(self.limiter.decide(&query, Instant::now(), None, None)).expect("the store answers")
+        self.decide(&query(&entries, asked, settle)).expect("the store answers")
+    }
+
+    /// Any request.
+    pub fn decide(&self, query: &Query<'_>) -> Result<Answer, Undecided> {
+        self.runtime.block_on(self.limiter.decide(query, Instant::now(), None, None))
+    }
+
+    /// Releases the holds of a request whose caller has gone.
+    pub fn release_query(&self, query: Query<'_>, holds: Vec<HeldCharge>) {
+        self.runtime.block_on(self.limiter.release(query, holds));
     }
 
     /// Releases the holds of such a request, whose caller has gone.
     pub fn release(&self, asked: &[(&str, &str, Operation)], holds: Vec<HeldCharge>) {
         let entries: Vec<_> = asked.iter().map(|&(key, value, _)| [Entry { key, value }]).collect();
-        self.runtime.block_on(self.limiter.release(query(&entries, asked, None), holds));
+        self.release_query(query(&entries, asked, None), holds);
     }
 
     /// Her states.

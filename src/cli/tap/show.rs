@@ -79,6 +79,7 @@ impl Table {
                 "{time:12}  {colour}{verdict:7}{plain}  {domain:domain_width$}  {rule:rule_width$}  {left:>10}  {}{}",
                 printable(&spell_pairs(&descriptor.entries)),
                 asked(descriptor, record.hits)
+                    + &descriptor.factor.map(|factor| format!("  (factor {factor})")).unwrap_or_default()
             );
         }
         rows
@@ -159,6 +160,7 @@ mod tests {
             (r#""held":40"#, "(holds 40)"),
             (r#""settle":true,"given_back":33"#, "(settles with 7, 33 given back)"),
             (r#""settle":true"#, "(settles with 7)"),
+            (r#""held":210,"factor":30"#, "(holds 210)  (factor 30)"),
         ] {
             let line = format!(
                 r#"{{"time":"2026-12-01T10:00:00Z","domain":"ai","hits":7,"descriptors":[{{"entries":[["user","ann"]],{members}}}],"verdict":"ok"}}"#

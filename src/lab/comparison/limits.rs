@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use weir_engine::plans::Plans;
 use weir_engine::policy::Level;
+use weir_engine::request_limit::RequestLimit;
 use weir_engine::{KeyValue, Limit, Role, Rule};
 use weir_text::{instant_text, spell};
 
@@ -82,6 +83,7 @@ pub(super) fn effects_beside<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>, o
     }
     add_rows(old, new, &mut effects);
     add_roles(old, new, &mut effects);
+    add_factors(old, new, is_felt, &mut effects);
     let direction = match parts {
         (RuleEffect::Enforced, RuleEffect::Quota) => Direction::Looser,
         (RuleEffect::Quota, RuleEffect::Enforced) => Direction::Stricter,
@@ -148,6 +150,16 @@ fn add_rows(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_>
     }
 }
 
+/// Adds other factors of hits. A request that only the smaller factor admits can leave no room for the next ones.
+fn add_factors(old: Option<&Rule>, new: Option<&Rule>, is_felt: bool, effects: &mut Vec<Effect<'_>>) {
+    let (Some(old), Some(new)) = (old, new) else { return };
+    let spelled = |rule: &Rule| rule.weigh.as_ref().map_or_else(|| "none".to_owned(), |weigh| weigh.text().to_owned());
+    if old.weigh != new.weigh {
+        let direction = if is_felt { Direction::Both } else { Direction::Neither };
+        effects.push(Effect { direction, subject: Subject::Key("weigh", spelled(old), spelled(new)) });
+    }
+}
+
 /// The direction if rows with an effect under the old rule have none under the new one.
 pub(super) fn of_lost_rows(old: Option<&Rule>, new: Option<&Rule>) -> Direction {
     // Without limits, everything passes. If only one side is in shadow mode, the rows do not matter.
@@ -189,7 +201,7 @@ fn of_quotas(before: Option<&Limit>, after: Option<&Limit>, direction: Direction
 }
 
 /// Keys whose direction `effects_beside` finds.
-const WITH_DIRECTION: [&str; 5] = ["unlimited", "shadow_mode", "quota_mode", "rows", "share_threshold"];
+const WITH_DIRECTION: [&str; 6] = ["unlimited", "shadow_mode", "quota_mode", "rows", "share_threshold", "weigh"];
 
 /// Adds differences of all other keys besides limits and values. They do not change how much is admitted.
 pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effect<'p>>) {
@@ -221,6 +233,7 @@ fn spelled(key: &str, value: KeyValue<'_>) -> String {
         KeyValue::Number(number) => number.map(|number| number.to_string()),
         KeyValue::Percents(shares) => Some(shares.iter().map(|share| share.to_string()).collect::<Vec<_>>().join(", ")),
         KeyValue::Text(None) if key == "on_error" => Some("the domain's".to_owned()),
+        KeyValue::Text(None) if key == "request_limit" => Some(RequestLimit::NAMES[0].to_owned()),
         KeyValue::Text(text) => text.map(str::to_owned),
         KeyValue::Word(word) => Some(word.to_owned()),
         KeyValue::Spans(during) => during.map(ToString::to_string),

@@ -56,8 +56,9 @@ impl<'p> Hidden<'p> {
 
     /// The rules that the first ambiguous descriptor of a request may meet. None if there is no such descriptor.
     pub(super) fn may_meet(&mut self, query: &Query<'_>) -> Option<MayMeet> {
-        // The limit of a request replaces the limits of rules. [mt-6]
-        let by_rules = query.descriptors.iter().filter(|descriptor| descriptor.limit.is_none());
+        // The limit of a request replaces the limits of rules that do not keep theirs. [mt-6] [mt-10]
+        let keeps_rules = self.policies.domain(query.domain)?.keeps_rules;
+        let by_rules = query.descriptors.iter().filter(|descriptor| keeps_rules || descriptor.limit.is_none());
         by_rules.into_iter().find_map(|descriptor| self.of_descriptor(query.domain, descriptor.entries))
     }
 
@@ -65,7 +66,12 @@ impl<'p> Hidden<'p> {
         if !entries.iter().any(|entry| is_hidden(entry.value)) {
             return None;
         }
-        let top = self.policies.domain(domain)?.top();
+        let found = self.policies.domain(domain)?;
+        let top = found.top();
+        // A hidden value of an entry that only weighs has the default factor: taps show those with others. [mt-13]
+        let weighing = self.policies.weigh(found, entries).ok().and_then(|weighed| weighed.entry);
+        let entries: Vec<Entry<'_>> = entries.iter().copied().filter(|entry| Some(entry.key) != weighing).collect();
+        let entries = &*entries;
         let of_kind = |entry: &Entry<'_>| if is_hidden(entry.value) { ANY_HIDDEN } else { entry.value }.to_owned();
         let values: Vec<String> = entries.iter().map(of_kind).collect();
         let of_kind = entries.iter().zip(&values).map(|(entry, value)| Entry { key: entry.key, value });

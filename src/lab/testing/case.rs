@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use tokio::runtime::Runtime;
 use weir_engine::descriptor::spell_entries;
+use weir_engine::request_limit::RequestLimit;
 use weir_engine::words::counted;
 use weir_engine::{Entry, Micros};
-use weir_limiter::{Answer, HeldCharge, Query, Undecided};
+use weir_limiter::{Answer, DescriptorRequest, HeldCharge, Query, Undecided};
 use weir_policies::test_file::{Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict};
 use weir_policies::{GivenRows, Problems};
 use weir_rls::convert::{self, Bounds, Extras};
@@ -251,14 +252,12 @@ impl Running<'_> {
         let (answer, trial): (Answer, _) = match self.world.decide(&query) {
             Ok(decided) => decided,
             Err(Undecided::Store(error)) => return Err(Trouble::Store(error)),
-            Err(error @ Undecided::NoPolicies) => return Ok(RequestResult::Error(error.to_string())),
+            Err(error @ (Undecided::NoPolicies | Undecided::Unweighed(_))) => {
+                return Ok(RequestResult::Error(error.to_string()));
+            }
         };
-        let rules = query.descriptors.iter().map(|descriptor| {
-            // A limit of the request replaces the rules.
-            let has_rule = descriptor.limit.is_none();
-            if has_rule { rule_of(&self.world.load, query.domain, descriptor.entries) } else { None }
-        });
-        let rules: Vec<Option<u32>> = rules.collect();
+        let rules: Vec<Option<u32>> =
+            query.descriptors.iter().map(|descriptor| rule_of(&self.world.load, query.domain, descriptor)).collect();
         for rule in rules.iter().flatten() {
             self.world.load.met(*rule);
         }
@@ -273,9 +272,10 @@ impl Running<'_> {
     }
 }
 
-fn rule_of(load: &Load, domain: &str, entries: &[Entry<'_>]) -> Option<u32> {
+fn rule_of(load: &Load, domain: &str, asked: &DescriptorRequest<'_>) -> Option<u32> {
     let domain = load.policies.domain(domain)?;
-    load.policies.find(domain, entries).rule.map(|rule| rule.id)
+    let rule = load.policies.weigh(domain, asked.entries).ok()?.met.rule?;
+    (asked.limit.is_none() || rule.request_limit != RequestLimit::Replaces).then_some(rule.id)
 }
 
 fn request(ask: &Ask, caller: u32) -> RateLimitRequest {

@@ -6,11 +6,20 @@ use super::{OVERLAYS_MAX, PATTERN_BYTES_MAX, PATTERNS_MAX};
 use crate::form::{FLAG, form, list, mapping, node, only};
 use crate::keys::Kind;
 use crate::schema::fragments::{bounded_list, bounded_text, reference};
-use crate::tables::{ALLOWED, METADATA, hold, limit, replaced, rows};
+use crate::tables::{ALLOWED, METADATA, REQUEST_LIMIT, WEIGH, hold, limit, numbers, replaced, rows, weigh};
 use crate::{NAME_BYTES_MAX, Position};
 
 /// Every kind of mapping, from the outermost to the innermost.
-pub const KINDS: [&Kind; 6] = [&file::KIND, &overlay::KIND, &limit::KIND, &hold::KIND, &replaced::KIND, &rows::KIND];
+pub const KINDS: [&Kind; 8] = [
+    &file::KIND,
+    &overlay::KIND,
+    &limit::KIND,
+    &hold::KIND,
+    &replaced::KIND,
+    &rows::KIND,
+    &numbers::KIND,
+    &weigh::KIND,
+];
 /// The keys that say what an overlay is for. The others are those of a descriptor.
 pub(super) const OWN: [&str; 5] = [
     overlay::DOMAIN.name,
@@ -64,6 +73,10 @@ mapping! {
         METADATA = "metadata", METADATA, "none", "";
         /// as in [a descriptor](#descriptors), for all limits there
         ROWS = "rows", node(|| reference("rows")), "none", "";
+        /// as in [a descriptor](#descriptors), for all limits there
+        REQUEST_LIMIT = "request_limit", super::REQUEST_LIMIT, "none", "";
+        /// as in [a descriptor](#descriptors), for all limits there
+        WEIGH = "weigh", super::WEIGH, "none", "";
         /// as in [a descriptor](#descriptors), for all limits there
         ALLOW_WARNINGS = "allow_warnings", ALLOWED, "none", "";
     }

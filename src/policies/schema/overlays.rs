@@ -5,7 +5,7 @@ use serde_json::{Map, json};
 use super::fragments::{rate, reference};
 use super::{document, mapping};
 use crate::overlay::{file, overlay};
-use crate::tables::{hold, limit, replaced, rows};
+use crate::tables::{hold, limit, numbers, replaced, rows, weigh};
 
 pub(super) fn schema() -> serde_json::Value {
     let mut definitions = Map::new();
@@ -20,5 +20,7 @@ pub(super) fn schema() -> serde_json::Value {
     definitions.insert("hold".to_owned(), mapping(&hold::KIND));
     definitions.insert("replaced".to_owned(), mapping(&replaced::KIND));
     definitions.insert("rows".to_owned(), mapping(&rows::KIND));
+    definitions.insert("request_numbers".to_owned(), mapping(&numbers::KIND));
+    definitions.insert("weigh".to_owned(), mapping(&weigh::KIND));
     document("Overlays of policies of weir", &mapping(&file::KIND), definitions)
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::fragments::{rate, reference};
 use super::{document, given, mapping};
-use crate::tables::{FORMS, descriptor, file, hold, limit, replaced, rows};
+use crate::tables::{FORMS, descriptor, file, hold, limit, numbers, replaced, rows, weigh};
 
 pub(super) fn schema() -> Value {
     let mut definitions = Map::new();
@@ -14,6 +14,8 @@ pub(super) fn schema() -> Value {
     definitions.insert("limit_in_full".to_owned(), limit_schema());
     definitions.insert("hold".to_owned(), mapping(&hold::KIND));
     definitions.insert("replaced".to_owned(), mapping(&replaced::KIND));
+    definitions.insert("request_numbers".to_owned(), mapping(&numbers::KIND));
+    definitions.insert("weigh".to_owned(), mapping(&weigh::KIND));
     document("A policy file of weir", &mapping(&file::KIND), definitions)
 }
 

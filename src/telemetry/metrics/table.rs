@@ -137,6 +137,12 @@ const LIMITS: Section = Section {
             .more("weir ignores such a field, so the limit may mean something else to its sender: install a newer weir. `source`: `grpc` for \
                    requests with a limit, `xds` for descriptors and limits of the control plane. The log has the number of a field, at \
                    most once a minute."),
+        counter("weir_unused_request_limits_total", &["reason"], "limits")
+            .help("Limits of requests that had no effect on the limits of a rule, by reason.")
+            .more("Of rules with [`request_limit`](policies.md#limits-of-the-request). The limits of the rule kept their numbers. `reason`: `ignored` \
+                   by the policy, `unlimited` or `concurrency` for a limit without a rate, `calendar` for another unit than that of the \
+                   limit's calendar, `bound` for numbers that the algorithm cannot have, `same_state` if another limit of the rule would \
+                   have the same state."),
     ],
 };
 

@@ -106,6 +106,7 @@ impl Record {
             settle: is.settles,
             held: is.held,
             given_back: is.given_back,
+            factor: is.factor,
             rule: rule.as_deref().map(Cow::from),
             row: row.as_deref().map(Cow::from),
             verdict: is.verdict.map(|verdict| verdict.name().into()),

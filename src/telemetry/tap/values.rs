@@ -74,6 +74,11 @@ impl Named {
                     named.add(&rule.domain, level);
                 }
             }
+            if let Some(weigh) = rule.weigh.as_deref() {
+                let hashes = weigh.values().map(|value| named.hasher.hash_one((&*rule.domain, &*weigh.entry, value)));
+                let hashes: Vec<u64> = hashes.collect();
+                named.hashes.extend(hashes);
+            }
         }
         named
     }

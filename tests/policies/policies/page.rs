@@ -13,6 +13,7 @@ use weir_engine::automaton::{PATTERNS_MAX, REGEX_BYTES_MAX};
 use weir_engine::decision::decide;
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
 use weir_engine::time::{WINDOW_US_MAX, WINDOW_US_MIN};
+use weir_engine::weigh::{FACTORS_MAX, WEIGHING_ENTRIES_MAX};
 use weir_engine::wildcards::{INNER_MAX, STEPS_MAX};
 use weir_engine::{Algorithm, Charge, Limit, Mode, OnError, Operation, State, Unit};
 use weir_policies::{
@@ -80,6 +81,10 @@ fn the_example_of_each_key_loads() {
                 "a hold" => {
                     format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{rate: 200/s, hold: {example}}}}}]\n")
                 }
+                "weigh" => format!("domain: d\ndescriptors: [{{key: k, weigh: {example}, rate_limit: 1/s}}]\n"),
+                "request_limit" => format!(
+                    "domain: d\ndescriptors: [{{key: k, request_limit: {example}, rate_limit: {{rate: 1/s, name: rpm}}}}]\n"
+                ),
                 "rows" => format!("domain: d\ndescriptors: [{{key: k, rows: {example}, rate_limit: 1/s}}]\n"),
                 _ => {
                     format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{rate: 1/s, replaces: [{example}]}}}}]\n")
@@ -144,6 +149,8 @@ fn the_page_tells_the_bounds_of_the_code() {
         ("value of a descriptor", format!("{VALUE_BYTES_MAX} bytes")),
         ("name of a limit", format!("{NAME_BYTES_MAX} bytes")),
         ("limits of one rule", LIMITS_PER_RULE_MAX.to_string()),
+        ("values under `by` of one `weigh`", FACTORS_MAX.to_string()),
+        ("entries by which the rules of a domain weigh", WEIGHING_ENTRIES_MAX.to_string()),
         ("names that one limit replaces", REPLACES_MAX.to_string()),
         ("requests_per_unit, burst", u32::MAX.to_string()),
         ("window", format!("{} ms to {} days", WINDOW_US_MIN / 1_000, days(WINDOW_US_MAX))),

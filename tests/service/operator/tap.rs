@@ -111,7 +111,7 @@ fn checked(line: &Value) -> Vec<Value> {
                 "entries" => value.as_array().unwrap().iter().all(|pair| {
                     pair.as_array().unwrap().len() == 2 && pair.as_array().unwrap().iter().all(Value::is_string)
                 }),
-                "hits" | "remaining" | "held" | "given_back" => value.is_u64(),
+                "hits" | "remaining" | "held" | "given_back" | "factor" => value.is_u64(),
                 "limit" => {
                     let has_count = value.get("unit_multiplier").is_some_and(Value::is_u64);
                     let members = value.as_object().unwrap().len();
@@ -213,6 +213,39 @@ fn each_request_is_a_line_of_the_format_and_values_are_hidden() {
     let line = tap.next();
     assert!(is_hidden(&checked(&line)[0]["entries"][0][1]), "{line}");
     assert_eq!((&line["domain"], &line["verdict"]), (&json!("elsewhere"), &json!("ok")));
+}
+
+/// Hits are those of the request. A value with a factor of its own is a value of the policies.
+#[test]
+fn weighed_hits_have_their_factor_and_their_errors() {
+    let weigh = "weigh: {entry: model, by: {large: 30}, default: 10}";
+    let policy = format!("domain: shop\ndescriptors: [{{key: plan, value: free, {weigh}, rate_limit: 100/h}}]\n");
+    let served = Served::start(&policy, &["response.dynamic_metadata=on"]);
+    let (mut tap, _) = Tap::open(served.at.admin, "");
+    let mut client = Client::connect(served.at.grpc);
+    let asked = |model: &str, hits: u32| {
+        json!({"domain": "shop", "hitsAddend": hits, "descriptors": [{"entries": [
+            {"key": "model", "value": model}, {"key": "plan", "value": "free"},
+        ]}]})
+    };
+    for (model, remaining, factor) in [("large", 40, 30), ("other", 20, 10)] {
+        let answer = client.ask(rls::request_from_json(&asked(model, 2)).unwrap()).unwrap();
+        let detail = serde_json::to_value(&answer.dynamic_metadata).unwrap();
+        assert_eq!(detail["weir"]["detail"][0]["factor"], json!(f64::from(factor)), "{detail}");
+        let line = tap.next();
+        let descriptor = &checked(&line)[0];
+        let expected = json!({"entries": [["model", descriptor["entries"][0][1]], ["plan", "free"]], "factor": factor,
+            "remaining": remaining, "rule": "plan=free", "verdict": "ok"});
+        assert_eq!((&line["hits"], descriptor), (&json!(2), &expected));
+        assert_eq!(is_hidden(&descriptor["entries"][0][1]), model == "other", "{line}");
+    }
+    let refused = client.ask(rls::request_from_json(&asked("large", 200_000_000)).unwrap()).unwrap_err();
+    assert_eq!(
+        (refused.code(), refused.message().starts_with("descriptors[0]: 200000000 hits")),
+        (tonic::Code::InvalidArgument, true)
+    );
+    let body = asked("large", 200_000_000).to_string();
+    assert_eq!(http::post_json(served.at.http, "/json", &body).unwrap().status, 400);
 }
 
 #[test]

@@ -1,0 +1,47 @@
+//! Which rule a descriptor meets, in a domain with rules that weigh hits by an entry of the descriptor. [mt-13]
+
+use smallvec::SmallVec;
+
+use super::descriptor::Entry;
+use super::policy::{Domain, Match, PolicySet};
+use super::weigh::{Unweighable, WEIGHING_ENTRIES_MAX, Weigh};
+
+/// A descriptor as its rule counts it.
+#[derive(Debug)]
+pub struct Weighed<'p> {
+    pub met: Match<'p>,
+    /// The key of the entry that only weighs. It is no part of the descriptor that was matched.
+    pub entry: Option<&'p str>,
+}
+
+impl PolicySet {
+    /// The rule that a descriptor meets, and its factor. An entry by which the rule weighs is left out first. [mt-13]
+    ///
+    /// # Errors
+    /// When the descriptor has two such entries.
+    pub fn weigh<'p>(&'p self, domain: &'p Domain, entries: &[Entry<'_>]) -> Result<Weighed<'p>, Unweighable> {
+        let mut tried = SmallVec::<[&str; WEIGHING_ENTRIES_MAX]>::new();
+        for (at, entry) in entries.iter().enumerate() {
+            if !domain.weighs_by(entry.key) || tried.contains(&entry.key) {
+                continue;
+            }
+            tried.push(entry.key);
+            let others: SmallVec<[Entry<'_>; 8]> =
+                entries.iter().copied().filter(|other| other.key != entry.key).collect();
+            let met = self.find(domain, &others);
+            let Some(weigh) = weigh_of(&met).filter(|weigh| *weigh.entry == *entry.key) else { continue };
+            if others.len() + 1 < entries.len() {
+                return Err(Unweighable::Twice(weigh.entry.clone()));
+            }
+            let factor = Some(weigh.factor(Some(entries[at].value)));
+            return Ok(Weighed { met: Match { factor, ..met }, entry: Some(&weigh.entry) });
+        }
+        let met = self.find(domain, entries);
+        let factor = weigh_of(&met).map(|weigh| weigh.factor(None));
+        Ok(Weighed { met: Match { factor, ..met }, entry: None })
+    }
+}
+
+fn weigh_of<'p>(met: &Match<'p>) -> Option<&'p Weigh> {
+    met.rule.and_then(|rule| rule.weigh.as_deref())
+}

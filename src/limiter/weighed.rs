@@ -1,0 +1,76 @@
+//! A request of a domain with rules that weigh hits: its descriptors without the entries that weigh, and its hits times their
+//! factors. All else of a decision sees only these, so holds, settles, refunds and bounds count weighed hits. [mt-12]
+//!
+//! Not here: which rule a descriptor meets, and its factor (engine).
+
+use smallvec::SmallVec;
+use weir_engine::Entry;
+use weir_engine::policy::Match;
+use weir_engine::request_limit::RequestLimit;
+use weir_engine::weighed::Weighed;
+use weir_lifecycle::Turns;
+
+use super::messages::Unweighed;
+use super::request::Request;
+use super::{DescriptorRequest, Query};
+
+/// What makes a weighed request, with the match of each descriptor.
+pub(super) struct Weighing<'p, 'q> {
+    pub(super) found: Vec<Match<'p>>,
+    /// The entries of each descriptor that has an entry which only weighs.
+    others: Vec<Option<Box<[Entry<'q>]>>>,
+}
+
+impl<'p, 'q> Weighing<'p, 'q> {
+    /// Matches each descriptor of a request. With `turns`, a long request takes turns with others.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be weighed.
+    pub(super) async fn of(request: &Request<'p, 'q>, turns: Option<&Turns>) -> Result<Self, Unweighed> {
+        let Request { in_force, domain, query, .. } = *request;
+        let turns = turns.filter(|_| query.is_long());
+        let count = query.descriptors.len();
+        let mut weighing = Self { found: Vec::with_capacity(count), others: Vec::with_capacity(count) };
+        for (descriptor, asked) in query.descriptors.iter().enumerate() {
+            let _turn = match turns {
+                Some(turns) => Some(turns.next().await),
+                None => None,
+            };
+            let unweighed = |why| Unweighed { descriptor, why };
+            let weighed = in_force.policies.weigh(domain, asked.entries);
+            let is_replaced = |weighed: &Weighed<'_>| {
+                asked.limit.is_some()
+                    && weighed.met.rule.is_none_or(|rule| rule.request_limit == RequestLimit::Replaces)
+            };
+            let (met, others) = match weighed.map_err(unweighed)? {
+                // Its limit is charged on its entries as they stand. [mt-6]
+                weighed if is_replaced(&weighed) => (in_force.policies.find(domain, asked.entries), None),
+                Weighed { met, entry } => (met, entry.map(|entry| without(asked.entries, entry))),
+            };
+            if let Some(factor) = met.factor {
+                asked.operation.weighed(factor).map_err(unweighed)?;
+            }
+            weighing.found.push(met);
+            weighing.others.push(others);
+        }
+        Ok(weighing)
+    }
+
+    /// The request with weighed hits.
+    pub(super) fn query<'w>(&'w self, sent: &'w Query<'q>) -> Query<'w> {
+        let mut descriptors = SmallVec::with_capacity(sent.descriptors.len());
+        for (asked, (met, others)) in sent.descriptors.iter().zip(self.found.iter().zip(&self.others)) {
+            let weighed = met.factor.and_then(|factor| asked.operation.weighed(factor).ok());
+            descriptors.push(DescriptorRequest {
+                entries: others.as_deref().unwrap_or(asked.entries),
+                operation: weighed.unwrap_or(asked.operation),
+                limit: asked.limit,
+            });
+        }
+        Query { domain: sent.domain, descriptors, settle: sent.settle.clone() }
+    }
+}
+
+fn without<'q>(entries: &[Entry<'q>], key: &str) -> Box<[Entry<'q>]> {
+    entries.iter().copied().filter(|entry| entry.key != key).collect()
+}

@@ -1,0 +1,132 @@
+//! `request_limit` and `weigh` in policies: what `weir explain` and `weir diff` show of them, overlays, and bounds.
+
+use std::fs;
+
+use tempfile::TempDir;
+use weir_cli::diff::{self, DialectArguments, Diff, DiffFormat};
+use weir_cli::explain;
+use weir_engine::weigh::{FACTORS_MAX, WEIGHING_ENTRIES_MAX};
+use weir_policies::{Dialect, OverlayFile, Reading, parse, parse_with};
+
+const WEIGHED: &str = "domain: ai
+descriptors:
+- key: team
+  weigh: {entry: model, by: {large: 30, small: 1}, default: 10}
+  request_limit: {numbers: budget}
+  rate_limits: [{rate: 1000/d, name: budget}, 50/min]
+- {key: model, rate_limit: 5/s}
+";
+
+fn directory(policy: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("p.yaml"), policy).unwrap();
+    dir
+}
+
+fn explained(descriptors: &[&[(&str, &str)]]) -> String {
+    let dir = directory(WEIGHED);
+    let of = |entries: &&[(&str, &str)]| {
+        entries.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect::<Vec<_>>()
+    };
+    let descriptors: Vec<_> = descriptors.iter().map(of).collect();
+    let mut out = Vec::new();
+    explain::run(dir.path(), Dialect::default(), "ai", &descriptors, &mut out).unwrap();
+    String::from_utf8(out).unwrap().replace(&format!("{}/", dir.path().display()), "")
+}
+
+/// [mt-12] [mt-13]
+#[test]
+fn explain_shows_the_factor_and_the_descriptor_without_the_entry() {
+    let told = explained(&[
+        &[("model", "large"), ("team", "red")],
+        &[("team", "red")],
+        &[("model", "large")],
+        &[("model", "a"), ("team", "red"), ("model", "b")],
+    ]);
+    insta::assert_snapshot!(told, @"");
+}
+
+fn differences(old: &str, new: &str) -> String {
+    let (old, new) = (directory(old), directory(new));
+    let mut out = Vec::new();
+    let (old_path, new_path) = (old.path().to_owned(), new.path().to_owned());
+    let diff = Diff {
+        old: old_path,
+        new: new_path,
+        format: DiffFormat::Text,
+        traffic: None,
+        fail_on: Vec::new(),
+        dialect: DialectArguments::default(),
+        old_overlay: None,
+    };
+    diff::run(&diff, &mut out).unwrap();
+    let told = String::from_utf8(out).unwrap();
+    told.replace(&format!("{}/", old.path().display()), "OLD/").replace(&format!("{}/", new.path().display()), "NEW/")
+}
+
+#[test]
+fn other_factors_are_a_difference_that_can_be_stricter_and_looser() {
+    let told = differences(WEIGHED, &WEIGHED.replace("large: 30", "large: 20").replace("{numbers: budget}", "ignored"));
+    assert!(told.contains("weigh") && told.contains("large=30") && told.contains("large=20"), "{told}");
+    assert!(told.contains("numbers of budget") && told.contains("ignored"), "{told}");
+    assert!(told.contains("stricter and looser"), "{told}");
+    assert!(!differences(WEIGHED, WEIGHED).contains("weigh"));
+}
+
+#[test]
+fn overlays_give_both_keys() {
+    let plain = "domain: ai\ndescriptors: [{key: team, rate_limit: {rate: 9/h, name: a}}]\n";
+    let keys = "weigh: {entry: model, by: {large: 3}, default: 1}\n  request_limit: {numbers: a}";
+    let overlays = |keys: &str| format!("overlays:\n- domain: ai\n  descriptors: [team]\n  {keys}\n");
+    let overlay = OverlayFile::of("o.yaml", overlays(keys)).unwrap();
+    let reading = Reading { overlay: Some(overlay), ..Reading::default() };
+    let overlaid = parse_with(&[("p.yaml", plain)], reading).unwrap();
+    let written = plain.replace(
+        "{key: team,",
+        "{key: team, weigh: {entry: model, by: {large: 3}, default: 1}, request_limit: {numbers: a},",
+    );
+    let written = parse(&[("p.yaml", &written)]).unwrap();
+    assert_eq!(format!("{:?}", overlaid.policies.rules()), format!("{:?}", written.policies.rules()));
+    let wrong = OverlayFile::of("o.yaml", overlays("weigh: {entry: model, by: {large: 0}, default: 1}")).unwrap_err();
+    assert!(wrong.to_string().starts_with("o.yaml:4:37: the factor of \"large\""), "{wrong}");
+}
+
+/// A limit of the request always replaces where policies are those of envoyproxy/ratelimit.
+#[test]
+fn a_compatible_reading_has_only_limits_that_replace() {
+    let read = |word: &str| {
+        let text = format!(
+            "domain: d\ndescriptors: [{{key: k, request_limit: {word}, rate_limit: {{unit: hour, requests_per_unit: 3}}}}]"
+        );
+        parse_with(&[("p.yaml", &text)], Dialect { compatible: true, ..Dialect::default() }).map(drop)
+    };
+    assert!(read("replaces").is_ok());
+    for word in ["numbers", "ignored", "{numbers: x}"] {
+        let problems = read(word).unwrap_err().to_string();
+        assert!(problems.starts_with("p.yaml:2:25: request_limit: "), "{problems}");
+    }
+}
+
+#[test]
+fn factors_and_entries_have_bounds() {
+    let of = |values: usize| {
+        let by: Vec<String> = (0..values).map(|value| format!("v{value}: 2")).collect();
+        let by = by.join(", ");
+        parse(&[(
+            "p.yaml",
+            &format!(
+                "domain: d\ndescriptors: [{{key: k, weigh: {{entry: e, by: {{{by}}}, default: 1}}, rate_limit: 1/s}}]"
+            ),
+        )])
+    };
+    assert!(of(FACTORS_MAX).is_ok());
+    let problems = of(FACTORS_MAX + 1).unwrap_err().to_string();
+    assert!(problems.contains("by has 1025 values: 1 to 1024"), "{problems}");
+    let of = |entries: usize| {
+        let rule = |n| format!("- {{key: k{n}, weigh: {{entry: e{n}, by: {{a: 2}}, default: 1}}, rate_limit: 1/s}}\n");
+        let rules: String = (0..entries).map(rule).collect();
+        parse(&[("p.yaml", &format!("domain: d\ndescriptors:\n{rules}"))])
+    };
+    assert!(of(WEIGHING_ENTRIES_MAX).is_ok());
+    assert!(of(WEIGHING_ENTRIES_MAX + 1).unwrap_err().to_string().starts_with("p.yaml:11:3: "));
+}
