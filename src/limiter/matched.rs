@@ -13,7 +13,7 @@ use weir_engine::policy::{Domain, Match};
 use weir_engine::request_limit::{RequestLimit, UnusedLimit, with_request_numbers};
 use weir_engine::rows::ROW_ID;
 use weir_engine::{
-    Charge, Group, Hits, Limit, OnError, Operation, Overrides, Property, Role, RowContent, Rule, Window, key,
+    Charge, Group, Hits, Limit, OnError, Operation, Overrides, Property, Role, RowContent, Rule, Unit, Window, key,
 };
 use weir_store::RowVersion;
 
@@ -151,15 +151,14 @@ impl<'p> Matched<'p> {
         for (group, asked) in query.groups() {
             matched.met.push(match asked.limit {
                 Some((requests, window)) => {
-                    let limit = Limit::per_window(requests, window);
                     // Only a limit per second can be in a second store.
-                    let needs_rule = domain.keeps_rules || domain.has_rows && limit.is_per_second();
-                    let met = needs_rule.then(|| find(group, asked.entries));
-                    match met {
+                    let needs_rule = domain.keeps_rules || domain.has_rows && window.unit() == Some(Unit::Second);
+                    match needs_rule.then(|| find(group, asked.entries)) {
                         Some(met) if met.rule.is_some_and(|rule| rule.request_limit != RequestLimit::Replaces) => met,
                         met => {
                             let has_rows = met.and_then(|met| met.rule).is_some_and(|rule| rule.rows.is_some());
-                            matched.other_limits.push((group, OtherLimits::Request(limit, has_rows)));
+                            let limit = OtherLimits::Request(Limit::per_window(requests, window), has_rows);
+                            matched.other_limits.push((group, limit));
                             Match { rule: None, shared: Vec::new(), factor: None }
                         }
                     }

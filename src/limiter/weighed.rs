@@ -16,9 +16,9 @@ use super::{DescriptorRequest, Query};
 
 /// What makes a weighed request, with the match of each descriptor.
 pub(super) struct Weighing<'p, 'q> {
-    pub(super) found: Vec<Match<'p>>,
+    pub(super) found: SmallVec<[Match<'p>; 2]>,
     /// The entries of each descriptor that has an entry which only weighs.
-    others: Vec<Option<Box<[Entry<'q>]>>>,
+    others: SmallVec<[Option<SmallVec<[Entry<'q>; 4]>>; 2]>,
 }
 
 impl<'p, 'q> Weighing<'p, 'q> {
@@ -30,7 +30,7 @@ impl<'p, 'q> Weighing<'p, 'q> {
         let Request { in_force, domain, query, .. } = *request;
         let turns = turns.filter(|_| query.is_long());
         let count = query.descriptors.len();
-        let mut weighing = Self { found: Vec::with_capacity(count), others: Vec::with_capacity(count) };
+        let mut weighing = Self { found: SmallVec::with_capacity(count), others: SmallVec::with_capacity(count) };
         for (descriptor, asked) in query.descriptors.iter().enumerate() {
             let _turn = match turns {
                 Some(turns) => Some(turns.next().await),
@@ -71,6 +71,6 @@ impl<'p, 'q> Weighing<'p, 'q> {
     }
 }
 
-fn without<'q>(entries: &[Entry<'q>], key: &str) -> Box<[Entry<'q>]> {
+fn without<'q>(entries: &[Entry<'q>], key: &str) -> SmallVec<[Entry<'q>; 4]> {
     entries.iter().copied().filter(|entry| entry.key != key).collect()
 }

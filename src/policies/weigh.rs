@@ -1,5 +1,6 @@
 //! The factors of a rule's hits. [mt-12]
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use weir_engine::policy::RuleKind;
@@ -57,6 +58,7 @@ impl FileReader<'_> {
             return Err(self.report(at, format!("{key} has {} values: 1 to {FACTORS_MAX}", entries.len())));
         }
         let mut factors: Vec<(Box<str>, u32)> = Vec::new();
+        let mut known: HashSet<&str> = HashSet::new();
         let mut result = Ok(());
         for &(value, factor) in entries {
             let Value::Scalar { text: value_text, .. } = &document.node(value).value else { continue };
@@ -69,6 +71,10 @@ impl FileReader<'_> {
             match number {
                 _ if value_text.len() > value_max => {
                     let message = format!("a value has {} bytes: at most {value_max}", value_text.len());
+                    result = Err(self.report(document.node(value).position, message));
+                }
+                _ if !known.insert(&**value_text) => {
+                    let message = format!("the value {} appears twice", quoted(value_text));
                     result = Err(self.report(document.node(value).position, message));
                 }
                 Some(number) => factors.push(((&**value_text).into(), number)),

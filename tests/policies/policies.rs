@@ -369,7 +369,7 @@ fn problems_of_all_files_come_at_once_in_file_order() {
     b.yaml:2:16: key is empty
     a.yaml:2:1: not valid YAML: while parsing a node, did not find expected node content
     c.yaml:1:9: domain "shop" is defined already, at b.yaml:1:9
-    c.yaml:2:24: unknown key "colour" in a descriptor: it has key, value, values, cidr, regex, rate_limit, rate_limits, shadow_mode, quota_mode, on_error, share_threshold, detailed_metric, value_to_metric, metadata, rows, allow_warnings, descriptors
+    c.yaml:2:24: unknown key "colour" in a descriptor: it has key, value, values, cidr, regex, rate_limit, rate_limits, shadow_mode, quota_mode, on_error, share_threshold, detailed_metric, value_to_metric, metadata, rows, request_limit, weigh, allow_warnings, descriptors
     e.yaml:1:9: domain "fine" is defined already, at d.yaml:1:9
     "#);
     let dir = directory(&files);

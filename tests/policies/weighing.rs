@@ -43,7 +43,39 @@ fn explain_shows_the_factor_and_the_descriptor_without_the_entry() {
         &[("model", "large")],
         &[("model", "a"), ("team", "red"), ("model", "b")],
     ]);
-    insta::assert_snapshot!(told, @"");
+    insta::assert_snapshot!(told, @r#"
+    domain ai   p.yaml:1:9   on_error the server's
+
+    descriptor 1   model=large, team=red
+      hits times 30, by model=large, which is no part of the descriptor below
+      team=red   key alone   p.yaml:3:3
+      rule team   p.yaml:3:3
+        1000 per day   fixed_window, name budget, request_limit numbers of budget, weigh model: large=30, small=1, default=10
+          key w1:{ai|team=red}f86400s
+        50 per minute   fixed_window, request_limit numbers of budget, weigh model: large=30, small=1, default=10
+          key w1:{ai|team=red}f60s
+        on_error the server's
+
+    descriptor 2   team=red
+      hits times 10, the default of weigh
+      team=red   key alone   p.yaml:3:3
+      rule team   p.yaml:3:3
+        1000 per day   fixed_window, name budget, request_limit numbers of budget, weigh model: large=30, small=1, default=10
+          key w1:{ai|team=red}f86400s
+        50 per minute   fixed_window, request_limit numbers of budget, weigh model: large=30, small=1, default=10
+          key w1:{ai|team=red}f60s
+        on_error the server's
+
+    descriptor 3   model=large
+      model=large   key alone   p.yaml:7:3
+      rule model   p.yaml:7:3
+        5 per second   fixed_window
+          key w1:{ai|model=large}f1s
+        on_error the server's
+
+    descriptor 4   model=a, team=red, model=b
+      an error: two entries "model", by which its rule weighs hits, at most 1
+    "#);
 }
 
 fn differences(old: &str, new: &str) -> String {
@@ -103,7 +135,7 @@ fn a_compatible_reading_has_only_limits_that_replace() {
     assert!(read("replaces").is_ok());
     for word in ["numbers", "ignored", "{numbers: x}"] {
         let problems = read(word).unwrap_err().to_string();
-        assert!(problems.starts_with("p.yaml:2:25: request_limit: "), "{problems}");
+        assert!(problems.starts_with("p.yaml:2:24: request_limit: "), "{problems}");
     }
 }
 

@@ -43,6 +43,12 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
             }
             "minimum" => value.as_u64().is_none_or(|number| number >= wanted.as_u64().expect("a number")),
             "maximum" => value.as_u64().is_none_or(|number| number <= wanted.as_u64().expect("a number")),
+            "minProperties" => {
+                value.as_object().is_none_or(|map| map.len() as u64 >= wanted.as_u64().expect("a number"))
+            }
+            "maxProperties" => {
+                value.as_object().is_none_or(|map| map.len() as u64 <= wanted.as_u64().expect("a number"))
+            }
             "minItems" => value.as_array().is_none_or(|items| items.len() as u64 >= wanted.as_u64().expect("a number")),
             "maxItems" => value.as_array().is_none_or(|items| items.len() as u64 <= wanted.as_u64().expect("a number")),
             "minLength" => {

@@ -127,6 +127,28 @@ fn a_field_of_a_limit_that_weir_does_not_know_is_counted_and_logged_once_a_minut
     assert_eq!(weir.count_in_log(is_about_it), 1);
 }
 
+/// [mt-10] [mt-11]
+#[test]
+fn a_limit_of_the_request_gives_its_numbers_to_the_rule_and_one_without_effect_is_counted() {
+    let policies = tempfile::tempdir().expect("a folder");
+    let policy = "domain: shop\ndescriptors:\n- {key: user, request_limit: numbers, rate_limit: {rate: 5/h, algorithm: gcra, name: plan}}\n\
+                  - {key: path, request_limit: ignored, rate_limit: 5/h}\n";
+    std::fs::write(policies.path().join("shop.yaml"), policy).expect("a policy");
+    let weir = Weir::start::<&str>(policies.path(), &[]);
+    let mut shown = Vec::new();
+    for key in ["user", "path"] {
+        let limit = json!({"requestsPerUnit": 30, "unit": "MINUTE", "unitMultiplier": 2});
+        let request =
+            json!({"domain": "shop", "descriptors": [{"entries": [{"key": key, "value": "a"}], "limit": limit}]});
+        let answer = ask(weir.grpc, rls::request_from_json(&request).expect("a request")).expect("an answer");
+        let limit = answer.statuses[0].current_limit.clone().expect("a limit");
+        shown.push((limit.requests_per_unit, limit.name, answer.statuses[0].limit_remaining));
+    }
+    assert_eq!(shown, [(30, "plan".to_owned(), 29), (5, String::new(), 4)]);
+    assert_eq!(metric(&weir, "weir_unused_request_limits_total{reason=\"ignored\"}"), 1);
+    assert_eq!(metric(&weir, "weir_unused_request_limits_total{reason=\"bound\"}"), 0);
+}
+
 /// "3 of 4 per minute left", `"unit":"MINUTE"` and `q=4;w=60`: a limit of 4 requests in flight was shown as a rate.
 #[test]
 fn four_requests_in_flight_are_not_four_a_minute() {
