@@ -105,10 +105,11 @@ fn limiter(c: &mut Criterion) {
         operation: Operation::Consume(1),
         limit: None,
     };
-    let one = Query { domain: "shop", descriptors: smallvec![asked("user")], settle: None };
-    let four = Query { domain: "shop", descriptors: names.into_iter().map(asked).collect(), settle: None };
-    let none = Query { domain: "shop", descriptors: smallvec![asked("nobody")], settle: None };
-    let elsewhere = Query { domain: "elsewhere", descriptors: smallvec![asked("user")], settle: None };
+    let one = Query { domain: "shop", caller: None, descriptors: smallvec![asked("user")], settle: None };
+    let four =
+        Query { domain: "shop", caller: None, descriptors: names.into_iter().map(asked).collect(), settle: None };
+    let none = Query { domain: "shop", caller: None, descriptors: smallvec![asked("nobody")], settle: None };
+    let elsewhere = Query { domain: "elsewhere", caller: None, descriptors: smallvec![asked("user")], settle: None };
 
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let decide = |query: &Query<'_>| -> Answer {

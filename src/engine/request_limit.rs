@@ -75,7 +75,7 @@ pub fn with_request_numbers<'l>(
     if own.algorithm().counts_permits() {
         return Err(UnusedLimit::Concurrency);
     }
-    let numbers = Numbers { name: None, requests, window, burst: None };
+    let numbers = Numbers { name: None, requests: requests.into(), window, burst: None };
     let mut limit = numbers.applied_to(own).map_err(|misfit| match misfit {
         Misfit::Calendar(_) => UnusedLimit::Calendar,
         _ => UnusedLimit::Bound,

@@ -15,7 +15,7 @@ use weir_engine::callers::{Caller, Callers, Refusal};
 use weir_engine::observer::{RefusedCaller, Trace};
 use weir_engine::{Group, Hits};
 
-use super::{Limiter, Query};
+use super::{Limiter, Query, weighed};
 
 /// The most callers with counts of their own. All further callers share theirs.
 pub const CALLERS_SHOWN_MAX: usize = 100;
@@ -204,7 +204,12 @@ impl Limiter {
         started: Instant,
         trace: Option<&dyn Trace>,
     ) -> Result<(), NotAllowed> {
-        let refusal = match known.found.as_ref().map_err(|refusal| *refusal).and_then(|caller| check(caller, query)) {
+        let refusal = match known
+            .found
+            .as_ref()
+            .map_err(|refusal| *refusal)
+            .and_then(|caller| self.check_rights(caller, query))
+        {
             Ok(()) => {
                 let lanes = &known.counts.allowed;
                 lanes[self.counts.lane() % lanes.len()].0.fetch_add(1, Relaxed);
@@ -227,14 +232,18 @@ impl Limiter {
         let caller = known.found.as_ref().ok().map(|caller| (caller.name.clone(), caller.hits_max));
         Err(NotAllowed { caller, refusal })
     }
-}
 
-/// Whether a caller may send this request.
-fn check(caller: &Caller, query: &Query<'_>) -> Result<(), Refusal> {
-    if !caller.domains.has(query.domain) {
-        return Err(Refusal::Domain);
+    /// Whether a caller may send this request. Its most hits are weighed hits.
+    fn check_rights(&self, caller: &Caller, query: &Query<'_>) -> Result<(), Refusal> {
+        if !caller.domains.has(query.domain) {
+            return Err(Refusal::Domain);
+        }
+        let in_force = self.policies.current.load();
+        let policies = &in_force.policies;
+        let weighing = policies.domain(query.domain).filter(|domain| domain.weighs() && caller.hits_max < Hits::MAX);
+        query.groups().try_for_each(|(group, asked): (Group, _)| {
+            let operation = weighing.map_or(asked.operation, |domain| weighed::operation(policies, domain, asked));
+            caller.check(operation, query.settles(group), asked.limit.is_some())
+        })
     }
-    query.groups().try_for_each(|(group, descriptor): (Group, _)| {
-        caller.check(descriptor.operation, query.settles(group), descriptor.limit.is_some())
-    })
 }

@@ -4,10 +4,10 @@
 //! Not here: which rule a descriptor meets, and its factor (engine).
 
 use smallvec::SmallVec;
-use weir_engine::Entry;
 use weir_engine::policy::Match;
 use weir_engine::request_limit::RequestLimit;
 use weir_engine::weighed::Weighed;
+use weir_engine::{Domain, Entry, Operation, PolicySet};
 use weir_lifecycle::Turns;
 
 use super::messages::Unweighed;
@@ -38,13 +38,9 @@ impl<'p, 'q> Weighing<'p, 'q> {
             };
             let unweighed = |why| Unweighed { descriptor, why };
             let weighed = in_force.policies.weigh(domain, asked.entries);
-            let is_replaced = |weighed: &Weighed<'_>| {
-                asked.limit.is_some()
-                    && weighed.met.rule.is_none_or(|rule| rule.request_limit == RequestLimit::Replaces)
-            };
             let (met, others) = match weighed.map_err(unweighed)? {
                 // Its limit is charged on its entries as they stand. [mt-6]
-                weighed if is_replaced(&weighed) => (in_force.policies.find(domain, asked.entries), None),
+                weighed if is_replaced(asked, &weighed) => (in_force.policies.find(domain, asked.entries), None),
                 Weighed { met, entry } => (met, entry.map(|entry| without(asked.entries, entry))),
             };
             if let Some(factor) = met.factor {
@@ -67,8 +63,23 @@ impl<'p, 'q> Weighing<'p, 'q> {
                 limit: asked.limit,
             });
         }
-        Query { domain: sent.domain, descriptors, settle: sent.settle.clone() }
+        Query { descriptors, settle: sent.settle.clone(), ..*sent }
     }
+}
+
+/// What a descriptor asks for, with weighed hits. If they cannot be weighed, as it was sent: the decision refuses it.
+pub(super) fn operation(policies: &PolicySet, domain: &Domain, asked: &DescriptorRequest<'_>) -> Operation {
+    match policies.weigh(domain, asked.entries) {
+        Ok(weighed) if !is_replaced(asked, &weighed) => weighed.met.factor,
+        _ => None,
+    }
+    .and_then(|factor| asked.operation.weighed(factor).ok())
+    .unwrap_or(asked.operation)
+}
+
+/// Whether a limit of the request replaces the rule. [mt-6]
+fn is_replaced(asked: &DescriptorRequest<'_>, weighed: &Weighed<'_>) -> bool {
+    asked.limit.is_some() && weighed.met.rule.is_none_or(|rule| rule.request_limit == RequestLimit::Replaces)
 }
 
 fn without<'q>(entries: &[Entry<'q>], key: &str) -> SmallVec<[Entry<'q>; 4]> {

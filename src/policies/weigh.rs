@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use weir_engine::Hits;
 use weir_engine::policy::RuleKind;
 use weir_engine::weigh::{FACTORS_MAX, Weigh};
 use weir_text::quoted;
@@ -65,7 +66,9 @@ impl FileReader<'_> {
             let at = self.value_position(document.node(value).position, factor);
             let value_max = self.bounds().value_bytes;
             let number = match &document.node(factor).value {
-                Value::Scalar { text, plain: true } => whole_number(text).ok().filter(|number| *number > 0),
+                Value::Scalar { text, plain: true } => {
+                    whole_number(text, Hits::MAX.into()).ok().filter(|number| *number > 0)
+                }
                 _ => None,
             };
             match number {

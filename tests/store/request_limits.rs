@@ -38,14 +38,14 @@ fn policy(keys: &str, limits: &[&str]) -> String {
 fn asked(world: &World<'_>, limits: &[Limit], operation: Operation, settled: Option<&[HeldCharge]>) -> Answer {
     let descriptors = limits.iter().map(|limit| DescriptorRequest { entries: ANN, operation, limit: *limit }).collect();
     let settle = settled.map(|holds| Box::new(Settle { descriptors: 1, holds: holds.to_vec() }));
-    world.decide(&Query { domain: "shop", descriptors, settle }).expect("the store answers")
+    world.decide(&Query { domain: "shop", caller: None, descriptors, settle }).expect("the store answers")
 }
 
 fn ask(world: &World<'_>, limit: Limit, operation: Operation) -> Answer {
     asked(world, &[limit], operation, None)
 }
 
-fn left(world: &World<'_>, limit: Limit) -> u32 {
+fn left(world: &World<'_>, limit: Limit) -> u64 {
     ask(world, limit, Operation::Peek).statuses[0].remaining
 }
 
@@ -59,7 +59,7 @@ fn a_request_gives_its_numbers_to_the_limit_as_an_override_does() {
                 let overridden = worlds.with(&policy("detailed_metric: false", &[form]), mode);
                 for requests in [10, 3, 25, 0, 10] {
                     let window = unit.window();
-                    overridden.set_override(&[Numbers { name: None, requests, window, burst: None }]);
+                    overridden.set_override(&[Numbers { name: None, requests: requests.into(), window, burst: None }]);
                     for hits in [2, 1, 7, 30] {
                         let operation = Operation::Consume(hits);
                         let (got, expected) =
@@ -120,7 +120,7 @@ fn a_hold_is_settled_with_other_numbers_and_without() {
             let holds = ask(&world, limit, Operation::Consume(20)).holds;
             let descriptors = [DescriptorRequest { entries: ANN, operation: Operation::Consume(20), limit }];
             world.release_query(
-                Query { domain: "shop", descriptors: descriptors.into_iter().collect(), settle: None },
+                Query { domain: "shop", caller: None, descriptors: descriptors.into_iter().collect(), settle: None },
                 holds,
             );
             assert_eq!(left(&world, limit), 35, "the caller is gone");
@@ -136,7 +136,7 @@ fn the_numbers_of_a_request_come_before_overrides_and_rows() {
         let world =
             worlds.with(&policy("rows: {default: basic}\n  request_limit: {numbers: h}", &limits), Mode::Atomic);
         let limit = per(20, Unit::Hour);
-        let shown = |limit: Limit| -> Vec<(String, u32)> {
+        let shown = |limit: Limit| -> Vec<(String, u64)> {
             let answer = ask(&world, limit, Operation::Peek);
             answer.limits.iter().map(|one| (one.name.to_string(), one.requests)).collect()
         };
@@ -187,7 +187,7 @@ fn the_first_limit_or_the_named_one_gets_the_numbers() {
             let limits = ["rate: 10/hour, algorithm: gcra", "rate: 100/hour, name: second"];
             let world = worlds.with(&policy(&format!("request_limit: {key}"), &limits), Mode::Atomic);
             let answer = ask(&world, per(7, Unit::Hour), Operation::Consume(1));
-            let numbers: Vec<u32> = answer.limits.iter().map(|limit| limit.requests).collect();
+            let numbers: Vec<u64> = answer.limits.iter().map(|limit| limit.requests).collect();
             assert_eq!(numbers, expected.into_iter().filter(|number| *number > 0).collect::<Vec<_>>(), "{key}");
         }
     });
@@ -225,7 +225,7 @@ fn numbers_that_a_limit_cannot_have_are_counted_and_the_rule_keeps_its_own() {
         let unlimited =
             "domain: shop\ndescriptors: [{key: user, request_limit: numbers, rate_limit: {unlimited: true}}]";
         let world = worlds.with(unlimited, Mode::Atomic);
-        assert_eq!(left(&world, per(0, Unit::Hour)), u32::MAX);
+        assert_eq!(left(&world, per(0, Unit::Hour)), u64::from(u32::MAX));
         assert_eq!(world.trials.take_unused(), [UnusedLimit::Unlimited]);
     });
 }
@@ -241,10 +241,16 @@ fn a_limit_of_the_request_replaces_other_rules_and_limits_descriptors_without_on
             let entries = [Entry { key, value: "ann" }];
             let asked =
                 DescriptorRequest { entries: &entries, operation: Operation::Consume(1), limit: per(9, Unit::Hour) };
-            let query = Query { domain: "shop", descriptors: [asked.clone()].into_iter().collect(), settle: None };
+            let query = Query {
+                domain: "shop",
+                caller: None,
+                descriptors: [asked.clone()].into_iter().collect(),
+                settle: None,
+            };
             let answer = world.decide(&query).expect("the store answers");
             assert_eq!((&*answer.limits[0].name, answer.statuses[0].remaining), ("(request)", 8), "{key}");
-            let unknown = Query { domain: "shpo", descriptors: [asked].into_iter().collect(), settle: None };
+            let unknown =
+                Query { domain: "shpo", caller: None, descriptors: [asked].into_iter().collect(), settle: None };
             assert_eq!(world.decide(&unknown).expect("the store answers").statuses[0].limit, None);
         }
         assert_eq!(world.trials.take_unused(), []);
@@ -269,7 +275,7 @@ fn two_descriptors_of_one_state_can_have_different_numbers() {
                         .iter()
                         .map(|one| one.limit.as_ref().map(|limit| limit.requests))
                         .collect::<Vec<_>>(),
-                    [Some(one), Some(other), Some(10)],
+                    [Some(one.into()), Some(other.into()), Some(10)],
                     "{form}"
                 );
                 history.push(answer);

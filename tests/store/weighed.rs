@@ -31,7 +31,7 @@ fn query<R>(asked: &[Asked<'_>], settled: Option<&[HeldCharge]>, with: impl FnOn
         limit,
     });
     let settle = settled.map(|holds| Box::new(Settle { descriptors: u64::MAX, holds: holds.to_vec() }));
-    with(Query { domain: "shop", descriptors: descriptors.collect(), settle })
+    with(Query { domain: "shop", caller: None, descriptors: descriptors.collect(), settle })
 }
 
 fn decided(world: &World<'_>, asked: &[Asked<'_>], settled: Option<&[HeldCharge]>) -> Result<Answer, Undecided> {
@@ -43,7 +43,7 @@ fn ask(world: &World<'_>, texts: &[&str], operation: Operation) -> Answer {
 }
 
 /// What a limit has charged, after an answer.
-fn used(answer: &Answer, limit: usize) -> u32 {
+fn used(answer: &Answer, limit: usize) -> u64 {
     answer.limits[limit].requests - answer.limits[limit].remaining
 }
 
@@ -67,7 +67,7 @@ fn the_value_of_the_entry_multiplies_hits_of_all_limits_wherever_it_stands() {
                 charged += 2 * factor;
                 assert_eq!((used(&answer, 0), used(&answer, 1)), (charged, charged), "{texts:?}");
                 let detail = answer.statuses[0].detail.expect("a limit");
-                assert_eq!(detail.factor, Some(factor), "{texts:?}");
+                assert_eq!(detail.factor.map(u64::from), Some(factor), "{texts:?}");
             }
             let peek = ask(&world, &["user=ann", "model=large"], Operation::Peek);
             assert_eq!((used(&peek, 0), used(&peek, 2)), (charged, 6), "a peek, and requests");
@@ -141,7 +141,7 @@ fn a_request_that_cannot_be_weighed_charges_nothing() {
             assert_eq!(error, Undecided::Unweighed(Unweighed { descriptor: 1, why }), "{texts:?}");
         }
         let answer = ask(&world, &["user=ann", "model=large"], Operation::Consume(fits));
-        assert_eq!(used(&answer, 0), fits * 30, "nothing was charged before");
+        assert_eq!(used(&answer, 0), u64::from(fits) * 30, "nothing was charged before");
     });
 }
 
