@@ -250,7 +250,8 @@ impl DenyCache {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Drops the denial of a key if the store has found room for its hits in a call that was sent later. [dn-5]
+    /// Drops the denial of a key if a call that was sent later has found room for its hits, or has rewritten the state by
+    /// other numbers. [dn-5]
     fn end(&self, charge: &Charge<'_>, outcome: &Outcome, sent: Instant) {
         if self.is_empty() {
             return;
@@ -259,8 +260,13 @@ impl DenyCache {
         let mut set = self.lock(hash);
         let Some(at) = set.find(charge.key, hash) else { return };
         let denial = set.entries[at].denial;
-        let is_same_limit = denial.owner == charge.owner && denial.has_numbers_of(charge.limit);
-        if is_same_limit && denial.sent < sent && outcome.remaining_before >= Count::from(denial.hits) {
+        let is_outdated = if denial.has_numbers_of(charge.limit) {
+            outcome.remaining_before >= Count::from(denial.hits)
+        } else {
+            // A debt drains by the numbers of the last charge. [pc-6]
+            !charge.limit.algorithm().takes_holds()
+        };
+        if is_outdated && denial.owner == charge.owner && denial.sent < sent {
             self.remove(&mut set, at);
         }
     }

@@ -445,6 +445,18 @@ fn an_answer_without_room_for_the_denied_hits_keeps_the_denial() {
     assert!(scene.cached(&limit, 5).is_some());
 }
 
+/// [dn-5] [pc-6] A request with its own numbers can make a debt drain faster.
+#[test]
+fn a_debt_that_other_numbers_have_rewritten_ends_the_denial() {
+    let of = |requests| Limit::new(requests, Unit::Hour.window(), Algorithm::Gcra { burst: requests }).unwrap();
+    let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
+    scene.use_up(&of(10));
+    assert!(scene.cached(&of(10), 1).is_some());
+    scene.step(MS);
+    assert_eq!(scene.ask(&of(40), 1, Mode::Atomic, 0, 0).verdict, Verdict::Within);
+    assert_eq!(scene.cached(&of(10), 1), None);
+}
+
 /// [dn-7] Also as `LOCAL_CACHE_SIZE_IN_BYTES`, one age bounds each denial.
 #[test]
 fn a_cache_of_complete_answers_ends_denials_at_the_same_age() {

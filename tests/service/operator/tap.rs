@@ -220,7 +220,7 @@ fn each_request_is_a_line_of_the_format_and_values_are_hidden() {
 fn weighed_hits_have_their_factor_and_their_errors() {
     let weigh = "weigh: {entry: model, by: {large: 30}, default: 10}";
     let policy = format!("domain: shop\ndescriptors: [{{key: plan, value: free, {weigh}, rate_limit: 100/h}}]\n");
-    let served = Served::start(&policy, &["response.dynamic_metadata=on"]);
+    let served = Served::start(&policy, &[]);
     let (mut tap, _) = Tap::open(served.at.admin, "");
     let mut client = Client::connect(served.at.grpc);
     let asked = |model: &str, hits: u32| {
@@ -229,9 +229,9 @@ fn weighed_hits_have_their_factor_and_their_errors() {
         ]}]})
     };
     for (model, remaining, factor) in [("large", 40, 30), ("other", 20, 10)] {
-        let answer = client.ask(rls::request_from_json(&asked(model, 2)).unwrap()).unwrap();
-        let detail = serde_json::to_value(&answer.dynamic_metadata).unwrap();
-        assert_eq!(detail["weir"]["detail"][0]["factor"], json!(f64::from(factor)), "{detail}");
+        let answer = http::post_json(served.at.http, "/json?detail=true", &asked(model, 2).to_string()).unwrap();
+        let answer: Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!(answer["statuses"][0]["detail"]["factor"], factor, "{answer}");
         let line = tap.next();
         let descriptor = &checked(&line)[0];
         let expected = json!({"entries": [["model", descriptor["entries"][0][1]], ["plan", "free"]], "factor": factor,
