@@ -25,6 +25,7 @@ const ANN: &[Entry<'_>] = &[Entry { key: "user", value: "ann" }];
 
 type Limit = Option<(u32, Window)>;
 
+#[expect(clippy::unnecessary_wraps, reason = "a request may have no limit")]
 const fn per(requests: u32, unit: Unit) -> Limit {
     Some((requests, unit.window()))
 }

@@ -189,6 +189,24 @@ fn requests_whose_rule_depends_on_a_hidden_value_are_counted_apart_and_sent_to_n
     }
 }
 
+/// A tap shows the values that have factors of their own, so a hidden one has the default. [mt-13]
+#[test]
+fn a_hidden_value_of_an_entry_that_weighs_has_the_default_factor() {
+    let written = Written::new();
+    let policy = "domain: shop\ndescriptors:\n\
+        - {key: user, weigh: {entry: model, by: {large: 3}, default: 2}, rate_limit: 8/min}\n\
+        - {key: model, value: large, descriptors: [{key: user, value: bob, rate_limit: 1/s}]}\n";
+    written.write("policies/shop.yaml", policy);
+    let text = hidden(&[("user", ANN); 5]).replace("[[\"user\"", &format!("[[\"model\",\"{BOB}\"],[\"user\""));
+    let json = written.path("out.json");
+    let path = written.write("r.jsonl", &text);
+    written.ran(&SimulateArguments { json: Some(json.clone()), ..written.arguments(path) });
+    let results: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let of_policies = &results["policies"][0];
+    assert_eq!(results["traffic"]["could_not_tell"], 0);
+    assert_eq!((&of_policies["passed"], &of_policies["denied"]), (&json!(4), &json!(1)));
+}
+
 #[test]
 fn each_of_the_policies_gets_the_requests_that_all_of_them_can_decide() {
     let written = Written::new();
