@@ -18,7 +18,7 @@ use http_body::{Frame, SizeHint};
 use tokio::runtime::Handle;
 use weir_limiter::callers::{KnownCaller, Sender};
 use weir_limiter::finishing::{Finishing, MustFinish, Untaken};
-use weir_limiter::{Detail, HeldCharge};
+use weir_limiter::{Detail, HeldCharge, Undecided};
 use weir_rls::json::JsonRequest;
 use weir_rls::{client_headers, convert, detail, json, receipts};
 use weir_telemetry::metrics::Protocol;
@@ -176,6 +176,7 @@ async fn answer(
     }
     let mut answer = match site.limiter.decide(&query, started, None, trace).await {
         Ok(answer) => answer,
+        Err(error @ Undecided::Unweighed(_)) => return refusal(StatusCode::BAD_REQUEST, &error.to_string()),
         Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };
     let status = if answer.denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };

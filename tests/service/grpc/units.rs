@@ -137,7 +137,7 @@ fn a_limit_of_the_request_gives_its_numbers_to_the_rule_and_one_without_effect_i
     let weir = Weir::start::<&str>(policies.path(), &[]);
     let mut shown = Vec::new();
     for key in ["user", "path"] {
-        let limit = json!({"requestsPerUnit": 30, "unit": "MINUTE", "unitMultiplier": 2});
+        let limit = json!({"requestsPerUnit": 30, "unit": "MINUTE"});
         let request =
             json!({"domain": "shop", "descriptors": [{"entries": [{"key": key, "value": "a"}], "limit": limit}]});
         let answer = ask(weir.grpc, rls::request_from_json(&request).expect("a request")).expect("an answer");
