@@ -2,9 +2,24 @@
 
 use serde::{Deserialize, Serialize};
 use weir_engine::overrides::Numbers;
-use weir_engine::{COUNT_MAX, Count, Window};
+use weir_engine::{COUNT_MAX, Count, Denomination, Window};
 
 use super::Answered;
+
+/// The unit in which people read the hits of a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JsonAmount {
+    #[serde(rename = "in")]
+    pub unit: String,
+    /// The hits of one unit.
+    pub scale: Count,
+}
+
+impl From<&Denomination> for JsonAmount {
+    fn from(denomination: &Denomination) -> Self {
+        Self { unit: denomination.unit().to_owned(), scale: denomination.scale() }
+    }
+}
 
 /// The numbers of one limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

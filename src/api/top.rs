@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::numbers::JsonAmount;
+
 /// `/top`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Top {
@@ -112,6 +114,9 @@ pub struct BusyLimit {
     pub limit: String,
     pub hits: u64,
     pub over_limit_hits: u64,
+    /// The unit of the hits, if the limit has one. Older servers do not send it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amount: Option<JsonAmount>,
 }
 
 /// The leases of the process now.

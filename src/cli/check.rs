@@ -402,6 +402,7 @@ fn in_words(key: &str, value: KeyValue<'_>) -> Option<String> {
         KeyValue::Number(Some(number)) => format!("{} {number}", key.replace('_', " ")),
         KeyValue::Word(word) if word != COUNTS[0] => format!("{key} {word}"),
         KeyValue::Spans(Some(during)) => format!("{key} {during}"),
+        KeyValue::Amount(Some(amount)) => format!("{} hits are 1 {}", amount.scale(), amount.unit()),
         KeyValue::Instant(Some(at)) if at > 0 => format!("{key} {}", instant_text(at)),
         KeyValue::Percents(shares) if !shares.is_empty() => {
             let shares: Vec<String> = shares.iter().map(|share| share.to_string()).collect();
@@ -432,7 +433,7 @@ fn numbers_of_plans(plans: &Plans, at: usize) -> Option<String> {
         let plan = printable(plan);
         match &limits[at] {
             Some(limit) => {
-                if limit.algorithm().counts_permits() {
+                if limit.algorithm().counts_permits() || limit.amount.is_some() {
                     return format!("{plan}={}", amount(limit));
                 }
                 let (requests, window) = (limit.requests(), limit.window());

@@ -2,10 +2,13 @@
 //!
 //! Not here: the place of a limit in a policy (policy.rs), and its used hits (algorithm.rs).
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::algorithm::parameters::Anchor;
 use super::algorithm::{Algorithm, LimitError, StateKind};
+use super::denomination::Denomination;
 use super::descriptor::{Count, Hits, saturated};
 use super::during::During;
 use super::escape::escape;
@@ -36,6 +39,8 @@ pub struct Limit {
     pub at_least: Hits,
     /// The shares whose crossing is reported; always empty except for a `fixed_window`. [al-1]
     pub alert_at: Shares,
+    /// The unit in which people read its hits. [lm-9]
+    pub amount: Option<Arc<Denomination>>,
     /// For how long a process may admit requests from hits that it charged ahead. None: no leases. [ls-1]
     pub lease: Option<Lease>,
     post_paid: bool,
@@ -62,6 +67,7 @@ pub enum KeyValue<'l> {
     Metadata(Option<&'l Fields>),
     Word(&'static str),
     Spans(Option<&'l During>),
+    Amount(Option<&'l Denomination>),
 }
 
 /// The words of `counts`.
@@ -71,8 +77,8 @@ const REQUESTS_LETTER: char = 'r';
 
 impl Limit {
     /// The keys of a policy that neither numbers nor parameters of the algorithm show, with their values.
-    pub fn keys(&self) -> [(&'static str, KeyValue<'_>); 11] {
-        use KeyValue::{Flag, Instant, Length, Number, Percents, Spans, Word};
+    pub fn keys(&self) -> [(&'static str, KeyValue<'_>); 12] {
+        use KeyValue::{Amount, Flag, Instant, Length, Number, Percents, Spans, Word};
         // Each field is named, so that the compiler reports a new one.
         let Self {
             requests: _,
@@ -84,6 +90,7 @@ impl Limit {
             hold,
             at_least,
             alert_at,
+            amount,
             lease,
             post_paid,
             counts_requests,
@@ -106,6 +113,7 @@ impl Limit {
             ("at_least", Number(Some(*at_least).filter(|hits| *hits > 0))),
             ("alert_at", Percents(alert_at)),
             ("lease", Length(lease.map(Lease::us))),
+            ("amount", Amount(amount.as_deref())),
         ]
     }
 
@@ -125,6 +133,7 @@ impl Limit {
             hold: algorithm.counts_permits(),
             at_least: 0,
             alert_at: Shares::default(),
+            amount: None,
             lease: None,
             post_paid: false,
             counts_requests: false,

@@ -17,6 +17,7 @@ use axum::routing::{self, MethodRouter, get};
 use axum::{Extension, Router};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use weir_api::numbers::JsonAmount;
 use weir_api::overrides::ShownOverride;
 use weir_api::policies::{
     DomainInForce, LimitInForce, OnErrorInForce, PlanInForce, PlansInForce, RuleInForce, RulesInForce,
@@ -393,6 +394,7 @@ fn put(shown: &mut Map<String, Value>, name: &str, value: KeyValue<'_>) {
             (name.to_owned(), json!(spans))
         }
         KeyValue::Names(names) => (name.to_owned(), json!(names)),
+        KeyValue::Amount(amount) => (name.to_owned(), json!(amount.map(JsonAmount::from))),
         KeyValue::Metadata(metadata) => (name.to_owned(), json!(metadata.is_some())),
     };
     shown.insert(name, value);

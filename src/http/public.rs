@@ -18,7 +18,7 @@ use http_body::{Frame, SizeHint};
 use tokio::runtime::Handle;
 use weir_limiter::callers::{KnownCaller, Sender};
 use weir_limiter::finishing::{Finishing, MustFinish, Untaken};
-use weir_limiter::{Detail, HeldCharge, Undecided};
+use weir_limiter::{HeldCharge, Undecided};
 use weir_rls::json::JsonRequest;
 use weir_rls::{client_headers, convert, detail, json, receipts};
 use weir_telemetry::metrics::Protocol;
@@ -182,7 +182,7 @@ async fn answer(
     let status = if answer.denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
     let retry_after = client_headers::retry_after(&answer);
     let holds = std::mem::take(&mut answer.holds);
-    let details: Vec<Option<Detail>> = answer.statuses.iter().map(|status| status.detail).collect();
+    let details = if wants_detail { detail::of(&answer) } else { Vec::new() };
     let mut response = convert::response(&request, answer, &site.json.extras);
     // `parsed` goes with the answer.
     drop(query);
@@ -193,7 +193,7 @@ async fn answer(
         return with_retry_after((status, [(header::CONTENT_TYPE, kind)], body).into_response(), retry_after);
     }
     let body = json::render_response(&response);
-    let body = if wants_detail { body.and_then(|body| detail::add_to_json(&body, &details)) } else { body };
+    let body = if wants_detail { body.and_then(|body| detail::add_to_json(&body, details)) } else { body };
     match body {
         Ok(mut body) => {
             receipts::add_to_json(&mut body, &holds);

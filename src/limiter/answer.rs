@@ -65,6 +65,7 @@ impl Plan<'_, '_> {
             listed.push(ListedLimit {
                 name: self.name_of(charge),
                 requests: charge.limit.requests(),
+                amount: charge.limit.amount.clone(),
                 in_flight: charge.limit.algorithm().counts_permits(),
                 window_s: whole_seconds(charge.limit),
                 remaining: outcome.remaining,

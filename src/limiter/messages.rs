@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use weir_engine::metadata;
 use weir_engine::weigh::Unweighable;
-use weir_engine::{Count, Entry, Group, Hits, Limit, Micros, Operation, Window};
+use weir_engine::{Count, Denomination, Entry, Group, Hits, Limit, Micros, Operation, Window};
 
 use super::holds::{HeldCharge, Settle};
 
@@ -88,6 +88,8 @@ pub struct ListedLimit {
     pub name: Box<str>,
     /// Hits per window, or requests in flight.
     pub requests: Count,
+    /// The unit in which people read the hits. [lm-9]
+    pub amount: Option<Arc<Denomination>>,
     /// Whether the limit counts requests in flight. Then it has no window, and its reset is an upper bound. [cc-4]
     pub in_flight: bool,
     /// The window in seconds. None if it is not a whole number, for calendar windows, whose lengths differ, and for
@@ -154,11 +156,14 @@ pub struct LimitInfo {
     /// The window, or the period of the rate. None for requests in flight, which have no rate.
     pub window: Option<Window>,
     pub name: Option<Box<str>>,
+    /// The unit in which people read the hits. [lm-9]
+    pub amount: Option<Arc<Denomination>>,
 }
 
 impl LimitInfo {
     pub(super) fn of(limit: &Limit) -> Self {
         let window = (!limit.algorithm().counts_permits()).then(|| limit.window());
-        Self { requests: limit.requests(), window, name: limit.name.clone() }
+        let (name, amount) = (limit.name.clone(), limit.amount.clone());
+        Self { requests: limit.requests(), window, name, amount }
     }
 }

@@ -3,12 +3,16 @@
 //! A parameter that the algorithm does not have is refused, because it would have no effect. Not here: the rule of the limit
 //! (reader.rs), and what the limit decides (the engine).
 
+use std::sync::Arc;
+
 use weir_engine::algorithm::parameters::Parameters;
+use weir_engine::denomination::DenominationError;
 use weir_engine::descriptor::saturated;
 use weir_engine::limit::COUNTS;
 use weir_engine::words::printable;
 use weir_engine::{
-    Algorithm, Anchor, CalendarUnit, Count, Limit, LimitError, Precision, Property, Refill, Shares, Unit, exclusion,
+    Algorithm, Anchor, CalendarUnit, Count, Denomination, Limit, LimitError, Precision, Property, Refill, Shares, Unit,
+    exclusion,
 };
 use weir_text::yaml::{Node, NodeId, Value};
 use weir_text::{duration, quoted, zone};
@@ -17,7 +21,7 @@ use super::fields::{Fields, Read};
 use super::rate::{self, Period};
 use super::scalar::whole_number;
 use super::state::{FileReader, Reported};
-use super::tables::{ANCHOR, REFILL, hold, limit, replaced};
+use super::tables::{ANCHOR, REFILL, amount, hold, limit, replaced};
 use super::warning::Code;
 use super::{NAME_BYTES_MAX, Position, instead};
 
@@ -131,7 +135,7 @@ impl FileReader<'_> {
     }
 
     fn counted(&mut self, fields: &Fields) -> Result<Limit, Reported> {
-        let amount = self.amount(fields);
+        let amount = self.hits_and_period(fields);
         let shadow = self.read(fields, limit::SHADOW);
         let term = self.term(fields);
         let counts = self.read(fields, limit::COUNTS);
@@ -146,6 +150,7 @@ impl FileReader<'_> {
         let anchor = self.read(fields, limit::ANCHOR);
         let zone = self.read(fields, limit::TIMEZONE);
         let alert_at = self.read(fields, limit::ALERT_AT);
+        let shown_in = self.read(fields, limit::AMOUNT);
         let lease = self.read(fields, limit::LEASE);
         let algorithm = self.read(fields, limit::ALGORITHM)?.unwrap_or(Algorithm::FIXED_WINDOW.name());
 
@@ -199,6 +204,7 @@ impl FileReader<'_> {
         limit.term = term?.map(Box::new);
         limit.drain = drain?;
         limit.alert_at = alert_at?;
+        limit.amount = shown_in?;
         limit.set_post_paid(post_paid?);
         if let Some(at_least) = hold? {
             (limit.hold, limit.at_least) = (true, at_least);
@@ -240,6 +246,26 @@ impl FileReader<'_> {
             }
             None => Err(Reported),
             at_least => Ok(at_least),
+        }
+    }
+
+    /// The unit in which people read the hits of a limit. [lm-9]
+    pub(super) fn amount(&mut self, fields: &Fields, key: &'static str) -> Read<Arc<Denomination>> {
+        let Some((at, id)) = fields.get(key).filter(|_| self.given(fields, key).is_some()) else { return Ok(None) };
+        let of_amount = self.fields(id, &amount::KIND)?;
+        let (unit, scale) = (self.read(&of_amount, amount::IN), self.read(&of_amount, amount::SCALE));
+        let (Some(unit), Some(scale)) = (unit?, scale?) else {
+            return Err(self.report(at, "amount needs in and scale, such as {in: usd, scale: 1000000}"));
+        };
+        match Denomination::new(&unit, scale.into()) {
+            Ok(denomination) => Ok(Some(Arc::new(denomination))),
+            Err(error) => {
+                let key = match error {
+                    DenominationError::Unit => amount::IN.name,
+                    DenominationError::Scale(_) => amount::SCALE.name,
+                };
+                Err(self.report_value(&of_amount, key, format!("{key}: {error}")))
+            }
         }
     }
 
@@ -319,7 +345,7 @@ impl FileReader<'_> {
     }
 
     /// The hits and their period, from `rate` or from the keys that it replaces.
-    fn amount(&mut self, fields: &Fields) -> Result<Amount, Reported> {
+    fn hits_and_period(&mut self, fields: &Fields) -> Result<Amount, Reported> {
         if fields.get(limit::RATE).is_some() {
             return self.rate(fields);
         }

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use serde_json::json;
 use weir_engine::automaton::REGEX_BYTES_MAX;
+use weir_engine::denomination::{DECIMALS_MAX, UNIT_BYTES_MAX};
 use weir_engine::limit::COUNTS;
 use weir_engine::network::Network;
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
 use weir_engine::request_limit::RequestLimit;
 use weir_engine::weigh::{FACTORS_MAX, Weigh};
 use weir_engine::{
-    Algorithm, COUNT_MAX, Count, During, Lease, Micros, Mode, OnError, Precision, SHARES_MAX, SPANS_MAX, Shares,
-    metadata,
+    Algorithm, COUNT_MAX, Count, Denomination, During, Lease, Micros, Mode, OnError, Precision, SHARES_MAX, SPANS_MAX,
+    Shares, metadata,
 };
 use weir_text::yaml::NodeId;
 
@@ -31,7 +32,7 @@ use super::{
 };
 
 /// Every kind of mapping, from the outermost to the innermost.
-pub const KINDS: [&Kind; 8] = [
+pub const KINDS: [&Kind; 9] = [
     &file::KIND,
     &descriptor::KIND,
     &limit::KIND,
@@ -40,6 +41,7 @@ pub const KINDS: [&Kind; 8] = [
     &hold::KIND,
     &numbers::KIND,
     &weigh::KIND,
+    &amount::KIND,
 ];
 /// The keys for values. A descriptor has at most one of them.
 pub(super) const FORMS: [&str; 4] =
@@ -234,6 +236,9 @@ mapping! {
             bounded_list(&json!({ "type": "integer", "minimum": 1, "maximum": 100 }), 0, SHARES_MAX)
         }, method!(shares)), "none", "{rate: 1000/day, alert_at: [80, 100]}", Needs::Windows,
             "only fixed_window has separate windows, each of which can cross a share once";
+        /// [mapping](#amounts); the unit in which people read the hits
+        AMOUNT: Option<Arc<Denomination>> = "amount", form(|| reference("amount"), method!(amount)), "none: as hits",
+            "{rate: 10_000_000/day, amount: {in: usd, scale: 1_000_000}}", Needs::Hits, "it counts permits, which are no amount";
         /// length from `10ms` to `1s`: for a [hot key](#leases) a replica takes hits ahead, and admits by them without asking Redis
         LEASE: Option<Lease> = "lease", form(length, method!(lease)),
             "none: every request asks", "{rate: 100_000/min, lease: 100ms}", Needs::Steps,
@@ -295,6 +300,22 @@ mapping! {
         /// the name of a limit of the rule; it gets the numbers of the request
         NUMBERS: Option<String> = "numbers", PLAN_NAME, "required", "{numbers: rpm}";
     }
+}
+
+mapping! {
+    pub(crate) mod amount = "an amount" {
+        /// text of 1 to 16 letters, digits, `-` and `_`; the name of the unit
+        IN: Option<String> = "in", short_text(unit_name), "required", "{in: usd, scale: 1_000_000}";
+        /// power of ten from 1 to 1,000,000,000; the hits of one unit
+        SCALE: Option<u32> = "scale", form(|| json!({ "enum": (0..=DECIMALS_MAX).map(|n| u64::pow(10, n)).collect::<Vec<_>>() }),
+            |reader, fields, key| reader.number(fields, key, 1)), "required", "{in: eur, scale: 100}";
+    }
+}
+
+fn unit_name() -> serde_json::Value {
+    let mut name = bounded_text(1, UNIT_BYTES_MAX);
+    name["pattern"] = "^[-_a-zA-Z0-9]*$".into();
+    name
 }
 
 mapping! {

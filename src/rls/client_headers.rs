@@ -20,6 +20,10 @@ pub const NAME_BYTES_MAX: usize = 128;
 /// The quota unit of requests in flight, by the draft's registry.
 const IN_FLIGHT: &str = ";qu=\"concurrent-requests\"";
 
+/// `r` and `q` in the limit's own unit. The draft has no parameter of that kind, and wants other ones with a vendor's
+/// name before them.
+const AMOUNT: &str = "weir-amount";
+
 const MICROS_PER_SECOND: Micros = 1_000_000;
 
 /// The headers for a request's client: `Retry-After` on a denial with a known wait, and the two lists if any limit could deny the
@@ -92,6 +96,10 @@ impl Item {
             policy.push_str(IN_FLIGHT);
         } else {
             let _ = write!(limit, ";t={seconds}");
+        }
+        if let Some(amount) = &listed.amount {
+            let _ = write!(limit, ";{AMOUNT}=\"{}\"", amount.text(listed.remaining));
+            let _ = write!(policy, ";{AMOUNT}=\"{}\"", amount.text(listed.requests));
         }
         if let Some(window) = listed.window_s {
             // Writing to a string cannot fail.
@@ -168,7 +176,8 @@ mod tests {
 
     fn limit(name: &str, requests: Count, remaining: Count) -> ListedLimit {
         let (window_s, until_reset) = (Some(60), 29_000_001);
-        ListedLimit { name: name.into(), requests, in_flight: false, window_s, remaining, until_reset, over: false }
+        let (name, amount, in_flight, over) = (name.into(), None, false, false);
+        ListedLimit { name, requests, amount, in_flight, window_s, remaining, until_reset, over }
     }
 
     fn shown(answer: &Answer) -> Vec<String> {
@@ -219,6 +228,18 @@ mod tests {
         let expected = [
             r#"RateLimit: "streams";r=3, "minute";r=50;t=30"#,
             r#"RateLimit-Policy: "streams";q=4;qu="concurrent-requests", "minute";q=100;w=60"#,
+        ];
+        assert_eq!(shown(&answer), expected);
+    }
+
+    #[test]
+    fn a_limit_with_an_amount_has_it_beside_whole_numbers() {
+        let amount = weir_engine::Denomination::new("usd", 1_000_000).ok().map(Into::into);
+        let dollars = ListedLimit { amount, window_s: None, ..limit("dollars", 10_000_000_000_000, 12_500_001) };
+        let answer = Answer { limits: vec![dollars, limit("minute", 100, 50)], ..Answer::default() };
+        let expected = [
+            r#"RateLimit: "dollars";r=12500001;t=30;weir-amount="12.500001 usd", "minute";r=50;t=30"#,
+            r#"RateLimit-Policy: "dollars";q=10000000000000;weir-amount="10000000.00 usd", "minute";q=100;w=60"#,
         ];
         assert_eq!(shown(&answer), expected);
     }

@@ -400,7 +400,7 @@ mod tests {
     fn a_window_of_several_units_has_a_multiplier_only_if_the_setting_is_on() {
         let shown = |seconds: u64, name: Option<&str>, unit_multiplier| {
             let window = Window::from_micros(seconds * 1_000_000).ok();
-            let limit = LimitInfo { requests: 3, window, name: name.map(Into::into) };
+            let limit = LimitInfo { requests: 3, window, name: name.map(Into::into), amount: None };
             let limit = current_limit(limit, &Extras { unit_multiplier, ..Extras::default() });
             let count = limit.unit_multiplier.map(|count| count.value);
             (limit.unit().as_str_name(), count, limit.name)
@@ -415,7 +415,7 @@ mod tests {
         }
         for has_multiplier in [false, true] {
             assert_eq!(shown(60, None, has_multiplier), ("MINUTE", None, String::new()), "never 1");
-            let odd = LimitInfo { requests: 3, window: Window::from_micros(1_500_000).ok(), name: None };
+            let odd = LimitInfo { requests: 3, window: Window::from_micros(1_500_000).ok(), name: None, amount: None };
             let odd = current_limit(odd, &Extras { unit_multiplier: has_multiplier, ..Extras::default() });
             assert_eq!((odd.unit(), odd.unit_multiplier, &*odd.name), (WireUnit::Unknown, None, "1500ms"));
         }
@@ -425,7 +425,7 @@ mod tests {
     fn requests_in_flight_have_no_unit() {
         for unit_multiplier in [false, true] {
             for (name, expected) in [(None, IN_FLIGHT), (Some("calls"), "calls")] {
-                let limit = LimitInfo { requests: 4, window: None, name: name.map(Into::into) };
+                let limit = LimitInfo { requests: 4, window: None, name: name.map(Into::into), amount: None };
                 let limit = current_limit(limit, &Extras { unit_multiplier, ..Extras::default() });
                 assert_eq!((limit.unit(), limit.unit_multiplier, &*limit.name), (WireUnit::Unknown, None, expected));
             }
@@ -493,6 +493,7 @@ mod tests {
                 Status {
                     over: true,
                     limit: Some(LimitInfo {
+                        amount: None,
                         requests: 3,
                         window: Some(Unit::Week.window()),
                         name: Some("weekly".into())
@@ -522,12 +523,26 @@ mod tests {
         assert_eq!(response.statuses, [bare, unlimited, over]);
     }
 
+    /// [lm-8]
+    #[test]
+    fn a_large_limit_has_the_largest_number_of_the_protocol_and_all_digits_in_headers() {
+        let window = Some(Unit::Month.window());
+        let limit = Some(LimitInfo { requests: 10_000_000_000_000, window, name: None, amount: None });
+        let large = Status { limit, remaining: 9_999_999_999_999, ..Status::default() };
+        let names = LimitHeaders { limit: "l".into(), remaining: "r".into(), reset: "t".into() };
+        let headers = limit_headers(&names, std::slice::from_ref(&large));
+        let values: Vec<_> = headers.iter().map(|header| header.value.as_str()).collect();
+        assert_eq!(values, ["10000000000000", "9999999999999", "0"]);
+        let sent = status(large, &Extras::default());
+        assert_eq!((sent.limit_remaining, sent.current_limit.unwrap().requests_per_unit), (u32::MAX, u32::MAX));
+    }
+
     #[test]
     fn headers_show_the_limit_that_denies_last_or_is_nearest_to_its_end() {
         let names = LimitHeaders { limit: "l".into(), remaining: "r".into(), reset: "t".into() };
         let status = |over, requests, remaining, until_reset| Status {
             over,
-            limit: Some(LimitInfo { requests, window: Some(Unit::Hour.window()), name: None }),
+            limit: Some(LimitInfo { requests, window: Some(Unit::Hour.window()), name: None, amount: None }),
             remaining,
             until_reset: Some(until_reset),
             ..Status::default()

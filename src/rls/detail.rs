@@ -6,17 +6,22 @@
 use pbjson_types::Struct;
 use pbjson_types::value::Kind;
 use serde_json::{Map, Value, json};
-use weir_limiter::{Answer, Detail};
+use weir_engine::Hits;
+use weir_limiter::{Answer, Status};
 
 /// The field of a status, and the key of the metadata's list of statuses.
 const DETAIL: &str = "detail";
 
-/// The detail of one status: waits in whole microseconds, with `null` for a wait that never ends, and whether the hits
-/// of its descriptor were charged. `at_latest` is present if the first wait is an upper bound [cc-4], and
-/// `factor` if its rule weighs hits [mt-12].
-fn fields(detail: &Detail) -> impl Iterator<Item = (&'static str, Value)> {
+/// The detail of one status, if it has a limit: waits in whole microseconds, with `null` for a wait that never ends, and
+/// whether the hits of its descriptor were charged. `at_latest` is present if the first wait is an upper bound [cc-4], the
+/// hits of the limit if its status cannot have them [lm-8], `amount` if the limit has one [lm-9], and `factor` if its rule
+/// weighs hits [mt-12].
+fn fields(status: &Status) -> Option<impl Iterator<Item = (&'static str, Value)>> {
+    let (detail, limit) = (status.detail.as_ref()?, status.limit.as_ref());
     let at_latest = detail.fits_after.is_some_and(|wait| wait.is_bound);
-    [
+    let large = limit.filter(|limit| limit.requests > Hits::MAX.into());
+    let amount = limit.and_then(|limit| limit.amount.as_ref());
+    let own = [
         ("algorithm", json!(detail.algorithm)),
         ("fits_after_us", json!(detail.fits_after.map(|wait| wait.us))),
         ("reset_after_us", json!(detail.reset_after)),
@@ -25,20 +30,28 @@ fn fields(detail: &Detail) -> impl Iterator<Item = (&'static str, Value)> {
     ]
     .into_iter()
     .chain(at_latest.then_some(("at_latest", Value::Bool(true))))
-    .chain(detail.factor.map(|factor| ("factor", json!(factor))))
+    .chain(detail.factor.map(|factor| ("factor", json!(factor))));
+    let large = large.map(|limit| [("requests", json!(limit.requests)), ("remaining", json!(status.remaining))]);
+    let amount = amount.map(|amount| ("amount", json!(amount.text(status.remaining))));
+    Some(own.chain(large.into_iter().flatten()).chain(amount))
+}
+
+/// The details of an answer, for [`add_to_json`].
+pub fn of(answer: &Answer) -> Vec<Option<Map<String, Value>>> {
+    let named = |status| Some(fields(status)?.map(|(name, value)| (name.to_owned(), value)).collect());
+    answer.statuses.iter().map(named).collect()
 }
 
 /// Adds the detail of its limit to each status of a JSON response.
 ///
 /// # Errors
 /// When the body is not a response with as many statuses as there are details.
-pub fn add_to_json(body: &[u8], details: &[Option<Detail>]) -> serde_json::Result<Vec<u8>> {
+pub fn add_to_json(body: &[u8], details: Vec<Option<Map<String, Value>>>) -> serde_json::Result<Vec<u8>> {
     let mut response: Map<String, Value> = serde_json::from_slice(body)?;
     if let Some(Value::Array(statuses)) = response.get_mut("statuses") {
         for (status, detail) in statuses.iter_mut().zip(details) {
             if let (Value::Object(status), Some(detail)) = (status, detail) {
-                let fields = fields(detail).map(|(name, value)| (name.to_owned(), value));
-                status.insert(DETAIL.to_owned(), Value::Object(fields.collect()));
+                status.insert(DETAIL.to_owned(), Value::Object(detail));
             }
         }
     }
@@ -48,10 +61,10 @@ pub fn add_to_json(body: &[u8], details: &[Option<Detail>]) -> serde_json::Resul
 /// The details of an answer as dynamic metadata: `{"weir": {"detail": [..]}}`, one for each status in order, and `null`
 /// for a status without a limit. Numbers of a Struct are doubles, which hold every wait exactly.
 pub fn metadata(answer: &Answer) -> Struct {
-    let details = answer.statuses.iter().map(|status| match &status.detail {
+    let details = answer.statuses.iter().map(|status| match fields(status) {
         None => Kind::NullValue(0),
-        Some(detail) => Kind::StructValue(Struct {
-            fields: fields(detail).map(|(name, value)| (name.to_owned(), kind(&value).into())).collect(),
+        Some(fields) => Kind::StructValue(Struct {
+            fields: fields.map(|(name, value)| (name.to_owned(), kind(&value).into())).collect(),
         }),
     });
     let list = Kind::ListValue(pbjson_types::ListValue { values: details.map(Into::into).collect() });
@@ -70,7 +83,10 @@ fn kind(value: &Value) -> Kind {
 
 #[cfg(test)]
 mod tests {
-    use weir_limiter::{FitsAfter, Status};
+    use std::sync::Arc;
+
+    use weir_engine::{Denomination, Unit};
+    use weir_limiter::{Detail, FitsAfter, LimitInfo};
 
     use super::*;
 
@@ -95,10 +111,20 @@ mod tests {
         }),
     ];
 
+    /// The last status has a limit that the protocol cannot show.
+    fn answer() -> Answer {
+        let usd = Denomination::new("usd", 1_000_000).ok().map(Arc::new);
+        let window = Some(Unit::Month.window());
+        let limit = LimitInfo { requests: 10_000_000_000_000, window, name: None, amount: usd };
+        let mut statuses: Vec<Status> = DETAILS.map(|detail| Status { detail, ..Status::default() }).into();
+        (statuses[3].limit, statuses[3].remaining) = (Some(limit), 9_999_999_999_999);
+        Answer { wait: 749_999, statuses: statuses.into(), ..Answer::default() }
+    }
+
     #[test]
     fn a_response_in_json_has_the_detail_of_each_limit() {
         let body = br#"{"overallCode":"OK","statuses":[{"code":"OK"},{"code":"OK"},{"code":"OVER_LIMIT"},{"code":"OVER_LIMIT"}]}"#;
-        let with = add_to_json(body, &DETAILS).unwrap();
+        let with = add_to_json(body, of(&answer())).unwrap();
         let with: Value = serde_json::from_slice(&with).unwrap();
         let expected = json!({"overallCode": "OK", "statuses": [
             {"code": "OK", "detail": {
@@ -111,7 +137,8 @@ mod tests {
             }},
             {"code": "OVER_LIMIT", "detail": {
                 "algorithm": "concurrency", "fits_after_us": 9, "reset_after_us": 9, "wait_us": 0, "charged": false,
-                "at_latest": true,
+                "at_latest": true, "requests": 10_000_000_000_000_u64, "remaining": 9_999_999_999_999_u64,
+                "amount": "9999999.999999 usd",
             }},
         ]});
         assert_eq!(with, expected);
@@ -119,8 +146,7 @@ mod tests {
 
     #[test]
     fn metadata_says_the_same() {
-        let statuses = DETAILS.map(|detail| Status { detail, ..Status::default() }).into_iter().collect();
-        let metadata = metadata(&Answer { wait: 749_999, statuses, ..Answer::default() });
+        let metadata = metadata(&answer());
         let metadata = serde_json::to_value(&metadata).unwrap();
         let expected = json!({"weir": {"detail": [
             {"algorithm": "leaky_bucket", "fits_after_us": 250_001.0, "reset_after_us": 1_000_000.0, "wait_us": 749_999.0,
@@ -128,7 +154,7 @@ mod tests {
             null,
             {"algorithm": "gcra", "fits_after_us": null, "reset_after_us": 0.0, "wait_us": 0.0, "charged": false},
             {"algorithm": "concurrency", "fits_after_us": 9.0, "reset_after_us": 9.0, "wait_us": 0.0, "charged": false,
-             "at_latest": true},
+             "at_latest": true, "requests": 1e13, "remaining": 9_999_999_999_999.0, "amount": "9999999.999999 usd"},
         ]}});
         assert_eq!(metadata, expected);
     }

@@ -113,7 +113,7 @@ pub async fn follow(
 mod tests {
     use weir_engine::algorithm::CountedWindow;
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use weir_engine::{Charge, Limit, Operation, PolicySet, Role, Unit};
+    use weir_engine::{Algorithm, Anchor, Charge, Denomination, Limit, Operation, PolicySet, Role, Unit};
 
     use super::*;
 
@@ -162,6 +162,24 @@ mod tests {
         let replica = Alerts::new(ShownValues::Shown, Number::default());
         assert!(report(&replica, &ten, ann, 80, WINDOW));
         assert_eq!(self::taken(&replica)[0].id, taken[0].id);
+    }
+
+    #[test]
+    fn an_alert_of_a_limit_with_an_amount_has_it() {
+        let algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstHit };
+        let mut limit = Limit::new(10_000_000_000_000, Unit::Day.window(), algorithm).unwrap();
+        limit.amount = Denomination::new("usd", 1_000_000).ok().map(Into::into);
+        let rule = Some(RuleSpec::of(RuleKind::Limits(vec![limit])));
+        let descriptors = vec![NodeSpec { key: "user".to_owned(), rule, ..NodeSpec::default() }];
+        let domain = DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors };
+        let (alerts, dollars) =
+            (Alerts::new(ShownValues::Shown, Number::default()), PolicySet::compile(vec![domain]).unwrap());
+        let window = CountedWindow { count: 8_000_000_500_000, ..WINDOW };
+        assert!(report(&alerts, &dollars, "w1:{shop|user=ann}h86400s", 80, window));
+        let body: serde_json::Value = serde_json::from_str(&message::body(&taken(&alerts)[0])).unwrap();
+        let data = &body["data"];
+        assert_eq!((&data["used"], &data["requests"]), (&8_000_000_500_000_u64.into(), &10_000_000_000_000_u64.into()));
+        assert_eq!(data["amount"], serde_json::json!({ "used": "8000000.50 usd", "requests": "10000000.00 usd" }));
     }
 
     /// Each alert, and each message to the webhook, kept the whole path: 50 KB for each alert that waited.

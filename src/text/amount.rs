@@ -7,7 +7,7 @@ use weir_engine::{Limit, Parameter, ParameterValue};
 
 use super::spell;
 
-/// `3 per hour`, `3 per 1m30s`; `5 in flight` for a limit on requests in flight, which have no rate.
+/// `3 per hour`, `3 per 1m30s`, `12.50 usd per month` of a limit with an amount; `5 in flight` for a limit on requests in flight, which have no rate.
 ///
 /// ```
 /// use weir_engine::{Algorithm, Limit, Unit, Window};
@@ -20,6 +20,7 @@ use super::spell;
 /// ```
 pub fn amount(limit: &Limit) -> String {
     let requests = limit.requests();
+    let requests = limit.amount.as_ref().map_or_else(|| requests.to_string(), |amount| amount.text(requests));
     if limit.algorithm().counts_permits() {
         return format!("{requests} {IN_FLIGHT}");
     }

@@ -274,6 +274,7 @@ fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
         "calendar" | "post_paid" | "hold" | "drain" => "true",
         "timezone" => "Europe/Berlin, calendar: true",
         "alert_at" => "[80]",
+        "amount" => "{in: usd, scale: 100}",
         "counts" => "requests",
         "lease" => "100ms",
         "unit" => "day",

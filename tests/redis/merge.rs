@@ -614,7 +614,7 @@ fn each_decision_is_answered_by_its_own_deadline() {
 /// Values at a key that no weir has written, of the type that the algorithm keeps; each as the arguments of the command
 /// that writes it after its name and the key.
 fn garbage(limit: &Limit) -> Vec<(&'static str, Vec<Vec<u8>>)> {
-    let numbers = [f64::NAN, f64::INFINITY, -1.0, 1e300, 9_007_199_254_740_992.0, 1.5, 0.0];
+    let numbers = [f64::NAN, f64::INFINITY, -1.0, 1e300, 9_007_199_254_740_992.0, 1e15, 1.5, 0.0];
     let bytes = |numbers: &[f64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
     let doubles = |count: usize| {
         let mut values: Vec<Vec<u8>> = Vec::new();

@@ -6,6 +6,7 @@
 extern crate weir_testkit as support;
 
 mod allocations;
+mod budgets;
 mod calendar;
 mod comparison;
 mod concurrency;

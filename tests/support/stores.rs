@@ -377,7 +377,7 @@ fn ends(limit: &Limit, state: &State, bounds: Option<Bounds>, now: Micros) -> Mi
         }
         State::SlidingWindowLog(log) => log.entries.back().expect("an empty one is not stored").at + window_us,
         State::TokenBucket(bucket) => {
-            let refills = u64::from(bucket.used).div_ceil(u64::from(limit.requests()));
+            let refills = u64::from(bucket.used).div_ceil(limit.requests());
             bucket.anchor + refills * window_us
         }
         State::Pacing(debt) => debt.tat + u64::from(debt.fraction > 0),

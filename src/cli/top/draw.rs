@@ -103,21 +103,29 @@ fn decides(report: &Report) -> Line<'static> {
     Line::from(line)
 }
 
+/// The width of a rate, in characters. Amounts can need more.
+const RATE_WIDTH: usize = 9;
+
 fn draw_limits(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let count = view.limits().count();
+    let mut rate_width = RATE_WIDTH;
     let rows = view.limits().skip(view.first[0]).take(area.height.into()).map(|limit| {
-        let denied = if limit.denied.0 > Some(0) { BAD } else { Style::new() };
+        let style = if limit.denied.0 > Some(0) { BAD } else { Style::new() };
+        let (denied, hits) = (limit.rate(limit.denied), limit.rate(limit.hits));
+        rate_width = rate_width.max(denied.len()).max(hits.len());
         Row::new([
-            number(&limit.denied, denied),
-            number(&limit.hits, Style::new()),
+            number(&denied, style),
+            number(&hits, Style::new()),
             number(&limit.denials, Style::new()),
             Cell::from(name(&limit.name, limit.is_shadow)),
         ])
     });
+    let rows: Vec<Row<'_>> = rows.collect();
+    let rate_width = u16::try_from(rate_width).unwrap_or(u16::MAX);
     let title = title(view, Table::Limits, count, &format!("limits by {}", view.sort.name()));
     let last_minutes = format!("in {} min", view.report.minutes);
     let head = [right("denied/s"), right("hits/s"), right(&last_minutes), left("limit")];
-    let widths = [9, 9, 8].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
+    let widths = [rate_width, rate_width, 8].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
     draw_table(frame, area, title, Widget::new(rows, widths).header(Row::new(head).style(BOLD)));
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use weir_api::ready::Ready;
 use weir_api::top::{BusyLimit, ByOnError, LimitDenials, Requests, Top};
 pub(super) use weir_api::top::{Leases, Store};
-use weir_engine::Role;
 use weir_engine::words::printable;
+use weir_engine::{Denomination, Role};
 
 use crate::admin::{AdminServer, Bounds, Expected, NoAnswer, encoded};
 use crate::token::Token;
@@ -59,6 +59,18 @@ pub(super) struct ShownLimit {
     pub(super) denials: u64,
     /// The last of them passed: the limit is in shadow mode.
     pub(super) is_shadow: bool,
+    /// The unit in which people read its hits.
+    pub(super) amount: Option<Denomination>,
+}
+
+impl ShownLimit {
+    /// A rate of its hits: in tenths, or as an amount.
+    pub(super) fn rate(&self, rate: Rate) -> String {
+        match (&self.amount, rate.0) {
+            (Some(amount), Some(tenths)) => amount.text(tenths / 10),
+            _ => rate.to_string(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,9 +112,11 @@ impl Report {
         let rate = |count| Rate::of(count, interval_ms);
         // By full names, because displayed names may be cut.
         let mut limits: BTreeMap<[String; 3], ShownLimit> = BTreeMap::new();
-        for BusyLimit { domain, rule, limit, hits, over_limit_hits } in top.busiest.limits {
+        for BusyLimit { domain, rule, limit, hits, over_limit_hits, amount } in top.busiest.limits {
             let name = Name::new(&domain, &rule, &limit);
-            let shown = ShownLimit { name, hits: rate(hits), denied: rate(over_limit_hits), ..ShownLimit::default() };
+            let amount = amount.and_then(|amount| Denomination::new(&amount.unit, amount.scale).ok());
+            let (hits, denied) = (rate(hits), rate(over_limit_hits));
+            let shown = ShownLimit { name, hits, denied, amount, ..ShownLimit::default() };
             limits.insert([domain, rule, limit], shown);
         }
         let mut keys = Vec::new();
@@ -273,6 +287,9 @@ pub(super) mod tests {
         assert_eq!(report.clock(), "08:02:03");
         assert_eq!(sample("ann", 0).requests, [Rate(None); 3], "nothing to compare with");
         assert_eq!(Rate::of(u64::MAX, 1), Rate(Some(u64::MAX)));
+        let amount = Denomination::new("usd", 1_000_000).ok();
+        let dollars = ShownLimit { amount, ..ShownLimit::default() };
+        assert_eq!((dollars.rate(Rate(Some(125_000_009))), dollars.rate(Rate(None))), ("12.50 usd".into(), "-".into()));
     }
 
     #[test]

@@ -219,11 +219,24 @@ function showLimits(top) {
   byId("left-out").textContent = `${leftOut} more limits and ${shorten(top.denials_left_out)} denials of others are not shown.`;
 }
 
+// Hits in the unit in which people read them: exactly, with at least two decimals.
+function hitsOf(count, amount) {
+  if (!amount) return `${count}`;
+  const decimals = `${amount.scale}`.length - 1;
+  const digits = `${count}`.padStart(decimals + 1, "0");
+  const at = digits.length - decimals;
+  return `${digits.slice(0, at)}.${digits.slice(at).replace(/0+$/, "").padEnd(2, "0")} ${amount.in}`;
+}
+
 function showBusiest(top) {
   const { interval_ms: ms, limits: busy } = top.busiest;
-  const perSecond = (count) => (hasRates(top) ? shorten((count * 1000) / ms) : "\u2013");
+  const perSecond = (count, amount) => {
+    if (!hasRates(top)) return "\u2013";
+    const rate = (count * 1000) / ms;
+    return amount ? hitsOf(Math.round(rate), amount) : shorten(rate);
+  };
   byId("busiest").replaceChildren(...busy.map((limit) =>
-    row([limit.domain, limit.rule, limit.limit, perSecond(limit.hits), perSecond(limit.over_limit_hits)], 3)));
+    row([limit.domain, limit.rule, limit.limit, perSecond(limit.hits, limit.amount), perSecond(limit.over_limit_hits, limit.amount)], 3)));
 }
 
 async function get(path) {
@@ -251,7 +264,7 @@ async function showPolicies(ready) {
   if (generation === shownGeneration) return;
   shownGeneration = generation;
   const amount = (limit) => limit.algorithm === "concurrency" ? "in flight" : `per ${limit.window_us / 1000000} s`;
-  const text = (limit) => `${limit.requests} ${amount(limit)} ${limit.algorithm}${limit.name ? " " + limit.name : ""}`;
+  const text = (limit) => `${hitsOf(limit.requests, limit.amount)} ${amount(limit)} ${limit.algorithm}${limit.name ? " " + limit.name : ""}`;
   byId("policies").replaceChildren(...policies.domains.flatMap((domain) => domain.rules.map((rule) => row([
     domain.domain,
     rule.descriptor,

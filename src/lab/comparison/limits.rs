@@ -238,6 +238,7 @@ fn spelled(key: &str, value: KeyValue<'_>) -> String {
         KeyValue::Word(word) => Some(word.to_owned()),
         KeyValue::Spans(during) => during.map(ToString::to_string),
         KeyValue::Names(names) => Some(names.join(", ")),
+        KeyValue::Amount(amount) => amount.map(|amount| format!("{} of {}", amount.unit(), amount.scale())),
         KeyValue::Metadata(metadata) => metadata.map(|_| "some".to_owned()),
     };
     text.filter(|text| !text.is_empty()).unwrap_or_else(|| "none".to_owned())

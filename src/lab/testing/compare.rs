@@ -215,7 +215,7 @@ impl Differences {
             });
         }
         if let Some(remaining) = &expected.remaining {
-            let is_met = remaining.value.has(status.remaining.into());
+            let is_met = remaining.value.has(status.remaining);
             let got = || status.remaining.to_string();
             self.check(remaining, &format!("{prefix}remaining"), is_met, ToString::to_string, got);
         }

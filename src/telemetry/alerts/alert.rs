@@ -36,6 +36,8 @@ pub struct Alert {
     pub requests: Count,
     /// The hits in the window after the decision that crossed the share.
     pub used: Count,
+    /// Both in the unit in which people read them, if the limit has one: used, requests.
+    pub amounts: Option<[String; 2]>,
     pub window_start: Micros,
     pub window_end: Micros,
     /// When the share was crossed, by the clock of the store.
@@ -58,6 +60,10 @@ impl Alert {
             share: crossed.share,
             requests: limit.requests(),
             used: crossed.window.count,
+            amounts: limit
+                .amount
+                .as_ref()
+                .map(|amount| [crossed.window.count, limit.requests()].map(|hits| amount.text(hits))),
             window_start: crossed.window.start,
             window_end: crossed.window.end,
             at: crossed.at,
@@ -65,12 +71,13 @@ impl Alert {
     }
 
     pub(super) fn log(&self) {
-        let Self { id, domain, rule, limit, role, descriptor, share, requests, used, .. } = self;
+        let Self { id, domain, rule, limit, role, descriptor, share, requests, used, amounts, .. } = self;
+        let amount = amounts.as_ref().map(|[used, requests]| format!("{used} of {requests}"));
         let (window_start, window_end) = (instant_text(self.window_start), instant_text(self.window_end));
         macro_rules! log {
             ($level:ident) => {
                 tracing::$level!(
-                    id, %domain, %rule, %limit, role, key = descriptor, share, used, requests, window_start, window_end,
+                    id, %domain, %rule, %limit, role, key = descriptor, share, used, requests, amount, window_start, window_end,
                     "a key has used a share of its limit"
                 )
             };

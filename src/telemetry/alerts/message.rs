@@ -12,8 +12,8 @@ const TYPE: &str = "weir.limit.share_crossed";
 /// The body. The same bytes for each attempt.
 pub(super) fn body(alert: &Alert) -> String {
     let entries: Vec<Value> = alert.entries.iter().map(|(key, value)| json!({ "key": key, "value": value })).collect();
-    let Alert { id, domain, rule, limit, role, descriptor, share, requests, used, .. } = alert;
-    json!({
+    let Alert { id, domain, rule, limit, role, descriptor, share, requests, used, amounts, .. } = alert;
+    let mut body = json!({
         "type": TYPE,
         "timestamp": instant_text(alert.at),
         "data": {
@@ -30,6 +30,9 @@ pub(super) fn body(alert: &Alert) -> String {
             "window_start": instant_text(alert.window_start),
             "window_end": instant_text(alert.window_end),
         },
-    })
-    .to_string()
+    });
+    if let Some([used, requests]) = amounts {
+        body["data"]["amount"] = json!({ "used": used, "requests": requests });
+    }
+    body.to_string()
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use weir_api::numbers::JsonAmount;
 use weir_api::top::{Busiest, BusyLimit, ByOnError, Requests};
 
 use super::labels::Labels;
@@ -110,7 +111,8 @@ fn busiest(entries: &[Entry], before: &[[u64; 2]], now: &[[u64; 2]]) -> Vec<Busy
     let limits = most(asked, BUSIEST_MAX, |&(_, over, _)| over).into_iter().map(|(hits, over, at)| {
         let Labels { domain, rule, limit } = &*entries[at].0;
         let [domain, rule, limit] = [&**domain, rule, limit].map(str::to_owned);
-        BusyLimit { domain, rule, limit, hits, over_limit_hits: over }
+        let amount = entries[at].1.amount.as_deref().map(JsonAmount::from);
+        BusyLimit { domain, rule, limit, hits, over_limit_hits: over, amount }
     });
     limits.collect()
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use weir_engine::arith::Fraction;
 use weir_engine::observer::{Charged, Crossed, DecisionResult, HoldHits, HoldResult, LimitOf, Tally};
 use weir_engine::policy::Domain;
-use weir_engine::{PolicySet, Rule, Shares};
+use weir_engine::{Denomination, Limit, PolicySet, Rule, Shares};
 
 use super::alerts::{self, AlertCounts, AlertLoad, LimitAlerts};
 use super::domains::DomainCounts;
@@ -37,6 +37,8 @@ const RULE_METRICS: [(&str, Number); 5] = [
 pub(super) struct Labelled {
     counts: Arc<Counts>,
     statistic: Option<Box<str>>,
+    /// The unit in which people read the hits.
+    pub(super) amount: Option<Arc<Denomination>>,
 }
 
 impl Labelled {
@@ -76,15 +78,18 @@ impl Rules {
         let before = self.counts.entries();
         let mut counts: BTreeMap<Arc<Labels>, Labelled> = BTreeMap::new();
         let mut live = Vec::new();
+        let none = Shares::default();
         let mut alerts = AlertLoad::begin(&self.alert_counts);
-        let mut keep = |labels: Labels, statistic: Option<&str>, shares: &Shares| -> (Arc<Counts>, LimitAlerts) {
+        let mut keep = |labels: Labels, statistic: Option<&str>, limit: Option<&Limit>| -> (Arc<Counts>, LimitAlerts) {
+            let (shares, amount) = limit.map_or((&none, None), |limit| (&limit.alert_at, limit.amount.clone()));
             if let Some((labels, twin)) = counts.get_key_value(&labels) {
                 return (twin.counts.clone(), alerts.of(labels, shares));
             }
             let known = before.binary_search_by(|(known, _)| (**known).cmp(&labels)).ok().map(|at| &before[at]);
             let known = known.filter(|(_, known)| known.statistic.as_deref() == statistic).cloned();
-            let new = || Labelled { counts: Arc::default(), statistic: statistic.map(Into::into) };
+            let new = || Labelled { counts: Arc::default(), statistic: statistic.map(Into::into), amount: None };
             let (labels, known) = known.unwrap_or_else(|| (Arc::new(labels), new()));
+            let known = Labelled { amount, ..known };
             let alerts = alerts.of(&labels, shares);
             (counts.entry(labels).or_insert(known).counts.clone(), alerts)
         };
@@ -99,13 +104,13 @@ impl Rules {
                 let labels = Labels { domain: domain.clone(), rule: rule.path.clone(), limit: label.into() };
                 match self.statistics.name_of(rule, i) {
                     LimitName::Fixed(name) => {
-                        let (counts, alerts) = keep(labels, Some(&name), &limit.alert_at);
+                        let (counts, alerts) = keep(labels, Some(&name), Some(limit));
                         live.push((name, counts.clone()));
                         LimitTally { counts, alerts, by_request: None }
                     }
                     LimitName::ByRequest(name) => {
                         live.push((name.rest_name.clone(), name.rest.clone()));
-                        let (counts, alerts) = keep(labels, None, &limit.alert_at);
+                        let (counts, alerts) = keep(labels, None, Some(limit));
                         LimitTally { counts, alerts, by_request: Some(name) }
                     }
                 }
@@ -121,7 +126,7 @@ impl Rules {
             };
             let rest = Arc::<Counts>::default();
             live.push((Statistics::rest_of_request_limits(&domain.name), rest.clone()));
-            overrides.insert(domain.name.clone(), Override { counts: keep(labels, None, &Shares::default()).0, rest });
+            overrides.insert(domain.name.clone(), Override { counts: keep(labels, None, None).0, rest });
         }
         self.counts.replace(counts.into_iter().collect());
         alerts.end(&self.alert_counts);

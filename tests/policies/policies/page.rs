@@ -15,7 +15,7 @@ use weir_engine::policy::LIMITS_PER_RULE_MAX;
 use weir_engine::time::{WINDOW_US_MAX, WINDOW_US_MIN};
 use weir_engine::weigh::{FACTORS_MAX, WEIGHING_ENTRIES_MAX};
 use weir_engine::wildcards::{INNER_MAX, STEPS_MAX};
-use weir_engine::{Algorithm, Charge, Limit, Mode, OnError, Operation, State, Unit};
+use weir_engine::{Algorithm, COUNT_MAX, Charge, Limit, Mode, OnError, Operation, State, Unit};
 use weir_policies::{
     DEPTH_MAX, DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, NAME_BYTES_MAX,
     NODES_MAX, OverlayFile, PROBLEMS_MAX, REGEXES_MAX, REPLACES_MAX, Row, SHORT_UNITS, VALUE_BYTES_MAX, VALUES_MAX,
@@ -85,6 +85,9 @@ fn the_example_of_each_key_loads() {
                 "request_limit" => format!(
                     "domain: d\ndescriptors: [{{key: k, request_limit: {example}, rate_limit: {{rate: 1/s, name: rpm}}}}]\n"
                 ),
+                "an amount" => {
+                    format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{rate: 9/s, amount: {example}}}}}]\n")
+                }
                 "rows" => format!("domain: d\ndescriptors: [{{key: k, rows: {example}, rate_limit: 1/s}}]\n"),
                 _ => {
                     format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{rate: 1/s, replaces: [{example}]}}}}]\n")
@@ -152,7 +155,11 @@ fn the_page_tells_the_bounds_of_the_code() {
         ("values under `by` of one `weigh`", FACTORS_MAX.to_string()),
         ("entries by which the rules of a domain weigh", WEIGHING_ENTRIES_MAX.to_string()),
         ("names that one limit replaces", REPLACES_MAX.to_string()),
-        ("requests_per_unit, burst", u32::MAX.to_string()),
+        (
+            "requests_per_unit of a `fixed_window` with `calendar: true` or `anchor: first_hit`",
+            COUNT_MAX.to_string(),
+        ),
+        ("requests_per_unit of all others, burst", u32::MAX.to_string()),
         ("window", format!("{} ms to {} days", WINDOW_US_MIN / 1_000, days(WINDOW_US_MAX))),
         ("sub-buckets of a sliding_window", BUCKETS_MAX.to_string()),
         ("hits of a sliding_window_log", REQUESTS_MAX.to_string()),

@@ -21,7 +21,7 @@ fn mistakes_in_sources() {
         ("{ask: a=1, rate: 1}", "3:28: rate \"1\": no rate: write 1/s or 1/min"),
         (
             "{ask: a=1, rate: 0.5/s}",
-            "3:28: rate \"0.5/s\": \"0.5\" is not a whole number from 0 to 4294967295: write less often, such as 30/min",
+            "3:28: rate \"0.5/s\": \"0.5\" is not a whole number from 0 to 999999999999999: write less often, such as 30/min",
         ),
         ("{ask: a=1, rate: 0/s}", "3:28: a source sends at least one request"),
         ("{ask: a=1, rate: 1/s, keys: 3}", "3:39: no <n> in ask: it stands for the number of the key, as in user=u<n>"),
