@@ -492,7 +492,7 @@ async fn each_replaced_row_is_before_exactly_one_other_when_many_change_one_row(
     for replicas in [[&world.replicas[0], &world.replicas[1]], [&world.memory; 2]] {
         let write = async |n: u64| {
             let of_team = row("team", "a", numbers(n), None);
-            let written = replicas[n as usize % 2].set(&of_team).await.expect("written");
+            let written = replicas[usize::from(n.is_multiple_of(2))].set(&of_team).await.expect("written");
             assert_eq!(written.result, WriteResult::Written);
             (written.before, of_team)
         };
@@ -542,7 +542,7 @@ async fn no_decision_that_begins_after_a_confirmed_change_uses_older_numbers() {
     let write = async {
         for requests in 3..3 + CHANGES {
             let before = decided.get();
-            let by = &world.replicas[requests as usize % 2];
+            let by = &world.replicas[usize::from(requests.is_multiple_of(2))];
             by.set(&row("team", "a", numbers(requests), None)).await.expect("written");
             confirmed.set(requests);
             // A row that changes each time that it is read would end decisions by `on_error`.
