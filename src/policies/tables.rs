@@ -237,7 +237,7 @@ mapping! {
         }, method!(shares)), "none", "{rate: 1000/day, alert_at: [80, 100]}", Needs::Windows,
             "only fixed_window has separate windows, each of which can cross a share once";
         /// [mapping](#amounts); the unit in which people read the hits
-        AMOUNT: Option<Arc<Denomination>> = "amount", form(|| reference("amount"), method!(amount)), "none: as hits",
+        AMOUNT: Option<Arc<Denomination>> = "amount", form(|| reference("amount"), method!(amount)), "shown as hits",
             "{rate: 10_000_000/day, amount: {in: usd, scale: 1_000_000}}", Needs::Hits, "it counts permits, which are no amount";
         /// length from `10ms` to `1s`: for a [hot key](#leases) a replica takes hits ahead, and admits by them without asking Redis
         LEASE: Option<Lease> = "lease", form(length, method!(lease)),

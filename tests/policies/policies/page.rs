@@ -155,10 +155,7 @@ fn the_page_tells_the_bounds_of_the_code() {
         ("values under `by` of one `weigh`", FACTORS_MAX.to_string()),
         ("entries by which the rules of a domain weigh", WEIGHING_ENTRIES_MAX.to_string()),
         ("names that one limit replaces", REPLACES_MAX.to_string()),
-        (
-            "requests_per_unit of a `fixed_window` with `calendar: true` or `anchor: first_hit`",
-            COUNT_MAX.to_string(),
-        ),
+        ("requests_per_unit of a `fixed_window` with `calendar: true` or `anchor: first_hit`", COUNT_MAX.to_string()),
         ("requests_per_unit of all others, burst", u32::MAX.to_string()),
         ("window", format!("{} ms to {} days", WINDOW_US_MIN / 1_000, days(WINDOW_US_MAX))),
         ("sub-buckets of a sliding_window", BUCKETS_MAX.to_string()),
