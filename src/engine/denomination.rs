@@ -8,7 +8,8 @@ use super::descriptor::Count;
 pub const UNIT_BYTES_MAX: usize = 16;
 /// The most decimals of an amount.
 pub const DECIMALS_MAX: u32 = 9;
-const SCALE_MAX: Count = Count::pow(10, DECIMALS_MAX);
+/// The most hits of one unit.
+pub const SCALE_MAX: Count = Count::pow(10, DECIMALS_MAX);
 /// The fewest decimals of an amount as it is shown.
 const DECIMALS_MIN: usize = 2;
 

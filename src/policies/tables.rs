@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use weir_engine::automaton::REGEX_BYTES_MAX;
-use weir_engine::denomination::{DECIMALS_MAX, UNIT_BYTES_MAX};
+use weir_engine::denomination::{SCALE_MAX, UNIT_BYTES_MAX};
 use weir_engine::limit::COUNTS;
 use weir_engine::network::Network;
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
@@ -307,7 +307,7 @@ mapping! {
         /// text of 1 to 16 letters, digits, `-` and `_`; the name of the unit
         IN: Option<String> = "in", short_text(unit_name), "required", "{in: usd, scale: 1_000_000}";
         /// power of ten from 1 to 1,000,000,000; the hits of one unit
-        SCALE: Option<u32> = "scale", form(|| json!({ "enum": (0..=DECIMALS_MAX).map(|n| u64::pow(10, n)).collect::<Vec<_>>() }),
+        SCALE: Option<u32> = "scale", form(|| number(1, SCALE_MAX),
             |reader, fields, key| reader.number(fields, key, 1)), "required", "{in: eur, scale: 100}";
     }
 }

@@ -6,11 +6,11 @@ use super::{OVERLAYS_MAX, PATTERN_BYTES_MAX, PATTERNS_MAX};
 use crate::form::{FLAG, form, list, mapping, node, only};
 use crate::keys::Kind;
 use crate::schema::fragments::{bounded_list, bounded_text, reference};
-use crate::tables::{ALLOWED, METADATA, REQUEST_LIMIT, WEIGH, hold, limit, numbers, replaced, rows, weigh};
+use crate::tables::{ALLOWED, METADATA, REQUEST_LIMIT, WEIGH, amount, hold, limit, numbers, replaced, rows, weigh};
 use crate::{NAME_BYTES_MAX, Position};
 
 /// Every kind of mapping, from the outermost to the innermost.
-pub const KINDS: [&Kind; 8] = [
+pub const KINDS: [&Kind; 9] = [
     &file::KIND,
     &overlay::KIND,
     &limit::KIND,
@@ -19,6 +19,7 @@ pub const KINDS: [&Kind; 8] = [
     &rows::KIND,
     &numbers::KIND,
     &weigh::KIND,
+    &amount::KIND,
 ];
 /// The keys that say what an overlay is for. The others are those of a descriptor.
 pub(super) const OWN: [&str; 5] = [

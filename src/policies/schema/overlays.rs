@@ -5,7 +5,7 @@ use serde_json::{Map, json};
 use super::fragments::{rate, reference};
 use super::{document, mapping};
 use crate::overlay::{file, overlay};
-use crate::tables::{hold, limit, numbers, replaced, rows, weigh};
+use crate::tables::{amount, hold, limit, numbers, replaced, rows, weigh};
 
 pub(super) fn schema() -> serde_json::Value {
     let mut definitions = Map::new();
@@ -17,6 +17,7 @@ pub(super) fn schema() -> serde_json::Value {
         keywords.remove("allOf");
     }
     definitions.insert("limit_in_part".to_owned(), in_part);
+    definitions.insert("amount".to_owned(), mapping(&amount::KIND));
     definitions.insert("hold".to_owned(), mapping(&hold::KIND));
     definitions.insert("replaced".to_owned(), mapping(&replaced::KIND));
     definitions.insert("rows".to_owned(), mapping(&rows::KIND));

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::fragments::{rate, reference};
 use super::{document, given, mapping};
-use crate::tables::{FORMS, descriptor, file, hold, limit, numbers, replaced, rows, weigh};
+use crate::tables::{FORMS, amount, descriptor, file, hold, limit, numbers, replaced, rows, weigh};
 
 pub(super) fn schema() -> Value {
     let mut definitions = Map::new();
@@ -12,6 +12,7 @@ pub(super) fn schema() -> Value {
     definitions.insert("rows".to_owned(), mapping(&rows::KIND));
     definitions.insert("limit".to_owned(), json!({ "anyOf": [rate(), reference("limit_in_full")] }));
     definitions.insert("limit_in_full".to_owned(), limit_schema());
+    definitions.insert("amount".to_owned(), mapping(&amount::KIND));
     definitions.insert("hold".to_owned(), mapping(&hold::KIND));
     definitions.insert("replaced".to_owned(), mapping(&replaced::KIND));
     definitions.insert("request_numbers".to_owned(), mapping(&numbers::KIND));
