@@ -151,7 +151,7 @@ mod tests {
         let settings = weir_settings::Settings::load(&[layer]).unwrap();
         let bound = Listeners::bind(&settings.listen).await.unwrap();
         let Addresses { grpc, http, admin, metrics } = bound.addresses();
-        for address in [grpc.tcp().unwrap(), *http, *admin, metrics.unwrap()] {
+        for address in [grpc[0].endpoint.tcp().unwrap(), *http, *admin, metrics.unwrap()] {
             let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(900));
             let waiting = (0..burst).map(|_| connect()).collect::<io::Result<Vec<_>>>();
             assert_eq!(waiting.unwrap().len(), burst);

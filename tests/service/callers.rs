@@ -118,12 +118,18 @@ fn refunding(request: &mut RateLimitRequest) {
 }
 
 fn limited(request: &mut RateLimitRequest) {
-    request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1_000, unit: 4, ..Default::default() });
+    request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1_000, unit: 4 });
 }
 
 #[test]
 fn each_right_is_needed_and_a_refused_request_is_not_charged_in_memory() {
     each_right_is_needed_and_a_refused_request_is_not_charged(&[]);
+}
+
+/// A right is no limit.
+#[test]
+fn each_right_is_needed_and_a_refused_request_is_not_charged_in_shadow_mode() {
+    each_right_is_needed_and_a_refused_request_is_not_charged(&["shadow_mode=on"]);
 }
 
 #[test]
