@@ -39,9 +39,7 @@ use config::Config;
 use contradictions::ProblemList;
 use group::Group as _;
 pub use layer::{FILE_BYTES_MAX, Layer};
-pub use listen::{
-    Endpoint, GRPC_LISTENERS_MAX, HTTP_LISTENER, Listen, ListenTls, NamedEndpoint, SOCKET_PATH_BYTES_MAX,
-};
+pub use listen::{Endpoint, HTTP_LISTENER, Listen, ListenTls, NamedEndpoint, SOCKET_PATH_BYTES_MAX};
 pub use metrics_export::MetricsExport;
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
 use setting::Preset::{Is, Required, Unset};

@@ -11,7 +11,7 @@ use super::contradictions::ProblemList;
 use super::group::{Entry, Group};
 use super::setting::Preset::{Is, Unset};
 use super::setting::{CONNECTION_AGE_MAX, Kind, ms};
-use super::value::CLIENT_NAMES_MAX;
+use super::value::{CLIENT_NAMES_MAX, GRPC_LISTENERS_MAX};
 use super::{Merged, Problem, value};
 
 /// The longest path of a Unix socket, in bytes: the system's address has 108 with the byte that ends it.
@@ -21,8 +21,6 @@ pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 const GRPC_LISTENER: &str = "grpc";
 /// The name of the listener of `/json`.
 pub const HTTP_LISTENER: &str = "http";
-/// The most addresses of `listen.grpc`.
-pub const GRPC_LISTENERS_MAX: usize = 8;
 /// The longest name of a listener, in bytes.
 const LISTENER_NAME_BYTES_MAX: usize = 32;
 /// Stands before an address without TLS.

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use weir_engine::arith::Fraction;
 
-use super::listen::GRPC_LISTENERS_MAX;
-use super::value::{CLIENT_NAMES_MAX, PAIRS_MAX};
+use super::value::{CLIENT_NAMES_MAX, GRPC_LISTENERS_MAX, PAIRS_MAX};
 
 pub const ENV_PREFIX: &str = "WEIR__";
 

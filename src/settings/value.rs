@@ -23,6 +23,8 @@ pub const VALUE_BYTES_MAX: usize = 4096;
 pub const NAME_BYTES_MAX: usize = 255;
 /// The most names in `listen.tls.client_names`.
 pub const CLIENT_NAMES_MAX: usize = 64;
+/// The most addresses of `listen.grpc`.
+pub(super) const GRPC_LISTENERS_MAX: usize = 8;
 /// Printed in place of a secret.
 pub const HIDDEN: &str = "***";
 
