@@ -212,6 +212,21 @@ fn each_right_is_needed_and_a_refused_request_is_not_charged(settings: &[&str]) 
     assert_eq!(bench.served.metric("weir_callers"), Some(6));
 }
 
+/// What `on_error` gives is for requests that the caller may send.
+#[test]
+fn a_right_is_checked_before_the_store_is_asked() {
+    let mut redis = RedisServer::start();
+    let url = format!("redis.url={}", redis.url());
+    let bench = Bench::start(RIGHTS, &["store=redis", &url, "on_error=allow"]);
+    redis.kill();
+    let refused = bench.ask("peeks", ann("a", 1, |_| {})).unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    let by_on_error = || bench.served.metric("weir_on_error_total{action=\"allow\"}");
+    assert_eq!(by_on_error(), Some(0));
+    assert!(rls::admits(&bench.ask("charges", ann("a", 1, |_| {})).unwrap()));
+    assert_eq!(by_on_error(), Some(1));
+}
+
 #[test]
 fn json_is_the_listener_http() {
     let bench = Bench::start(RIGHTS, &[]);
