@@ -94,6 +94,8 @@ pub enum TapError {
     NoAnswer(#[from] NoAnswer),
     #[error("{0} is stopping, which ends the tap")]
     Stopping(AdminServer),
+    #[error("{0} has ended the tap, because the token has changed in its file or has gone")]
+    Revoked(AdminServer),
     /// The connection ended without a reason.
     #[error("{0} has ended the tap without a reason")]
     CutOff(AdminServer),
@@ -196,6 +198,7 @@ async fn follow(
                         seen.is_server_done = true;
                         return Ok(());
                     }
+                    Some("token") => return Err(TapError::Revoked(arguments.server.server.clone())),
                     Some("shutdown") => return Err(TapError::Stopping(arguments.server.server.clone())),
                     _ => {}
                 }

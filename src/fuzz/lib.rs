@@ -10,7 +10,7 @@ use std::path::Path;
 
 use prost::Message as _;
 use weir_grpc::fuzz::received;
-pub use weir_http::fuzz::{override_body, row_body};
+pub use weir_http::fuzz::{override_body, row_body, tokens};
 pub use weir_http2::fuzz::frames;
 use weir_lab::simulation::traffic::{Traffic, TrafficError};
 use weir_limiter::HOLDS_MAX;
@@ -376,6 +376,11 @@ mod tests {
     #[test]
     fn row_body() {
         run("row_body", super::row_body);
+    }
+
+    #[test]
+    fn tokens() {
+        run("tokens", super::tokens);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use weir_http::fuzz::{override_body, row_body};
+use weir_http::fuzz::{override_body, row_body, tokens};
 use weir_lab::simulation::traffic::Traffic;
 use weir_limiter::overrides::fuzz as overrides;
 use weir_limiter::rows::fuzz as rows;
@@ -341,6 +341,7 @@ fn decoders() -> Vec<Decoder> {
         Decoder { name: "a row in the store", decode: rows, inputs: row_texts() },
         Decoder { name: "a file of rows, in `weir`", decode: row_file::fuzz, inputs: row_lines() },
         Decoder { name: "rows by the admin listener", decode: row_bodies, inputs: row_posts() },
+        Decoder { name: "a file of tokens", decode: tokens, inputs: token_files() },
         Decoder { name: "an override by the admin listener", decode: override_body, inputs: override_bodies() },
         Decoder { name: "policies of a server, in `weir`", decode: sources, inputs: served() },
         Decoder { name: "a mapping file of StatsD", decode: mapper, inputs: mappings() },
@@ -365,6 +366,18 @@ fn allowed(page: &str, name: &str, input: &[u8]) -> usize {
 fn size(text: &str) -> usize {
     let (number, unit) = text.split_once(' ').unwrap_or_else(|| panic!("no size: {text}"));
     number.parse::<usize>().unwrap() << if unit == "MiB" { 20 } else { 10 }
+}
+
+fn token_files() -> Vec<Vec<u8>> {
+    let most = 64 * KIB;
+    let lines = (0..).map(|number| format!("{number:x} {number:016} all *\n"));
+    let short = lines.take(most / 40).collect::<String>().into_bytes();
+    vec![
+        short,
+        many("a 0123456789abcdef look ", "a,", "a\n", most),
+        many("a 0123456789abcdef ", "all,", "all *\n", most),
+        many("", "\n", "", most),
+    ]
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! Fuzz targets for the bodies that set overrides and rows.
+//! Fuzz targets for the bodies that set overrides and rows, and for the file of tokens.
 
 use weir_engine::descriptor::{entries_of, spell_pairs};
 
-use super::{overrides, rows};
+use super::{overrides, rows, token};
 
 /// The arrival time of bodies.
 const NOW: u64 = 2_000_000_000_000_000;
@@ -14,6 +14,21 @@ pub fn override_body(data: &[u8]) {
     let Ok(one) = overrides::wanted(data, "fuzz", NOW) else { return };
     assert!(!one.set.numbers.is_empty() && !one.reason.is_empty());
     assert_eq!(entries_of(&spell_pairs(&one.set.entries)), Ok(one.set.entries));
+}
+
+/// A file of tokens.
+/// Panics if two tokens are one, or if a file that was cut gives a token that the whole file does not give.
+pub fn tokens(data: &[u8]) {
+    const CUTS_MAX: usize = 300;
+    let Ok(all) = token::parse(data) else { return };
+    for (at, caller) in all.iter().enumerate() {
+        assert!(all[..at].iter().all(|other| other.name != caller.name && other.hash != caller.hash));
+    }
+    for end in data.len().saturating_sub(CUTS_MAX)..data.len() {
+        if let Ok(cut) = token::parse(&data[..end]) {
+            assert!(all.starts_with(&cut));
+        }
+    }
 }
 
 /// The body of `PUT /rows`, and a line of `POST /rows`.

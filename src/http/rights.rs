@@ -53,18 +53,20 @@ impl Right {
 }
 
 /// The holder of a token, as an extension of the request.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
     pub(super) name: String,
+    /// The hash of its token.
+    pub(super) hash: TokenHash,
     rights: Vec<Right>,
     domains: Vec<Domains>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Domains {
-    Named(String),
+    Named(Box<str>),
     /// All whose names begin so. With an empty text all domains.
-    Beginning(String),
+    Beginning(Box<str>),
 }
 
 /// Marks an answer to a caller that lacks a right or a domain.
@@ -74,11 +76,12 @@ pub(super) struct Lacking;
 impl Caller {
     /// The caller if there is no file of tokens.
     pub(super) fn anyone() -> Self {
-        Self::of_all_domains(ANYONE, &[Right::Look, Right::Change])
+        // No token is compared with this hash.
+        Self::of_all_domains(ANYONE, TokenHash::default(), &[Right::Look, Right::Change])
     }
 
-    fn of_all_domains(name: &str, rights: &[Right]) -> Self {
-        Self { name: name.to_owned(), rights: rights.to_vec(), domains: vec![Domains::Beginning(String::new())] }
+    fn of_all_domains(name: &str, hash: TokenHash, rights: &[Right]) -> Self {
+        Self { name: name.to_owned(), hash, rights: rights.to_vec(), domains: vec![Domains::Beginning("".into())] }
     }
 
     pub(super) fn may(&self, right: Right) -> bool {
@@ -87,7 +90,7 @@ impl Caller {
 
     pub(super) fn has(&self, domain: &str) -> bool {
         self.domains.iter().any(|domains| match domains {
-            Domains::Named(name) => name == domain,
+            Domains::Named(name) => **name == *domain,
             Domains::Beginning(beginning) => domain.starts_with(&**beginning),
         })
     }
@@ -122,7 +125,8 @@ impl Caller {
     }
 }
 
-fn lacking(reason: &str) -> Response {
+/// The answer to a caller that lacks a right or a domain.
+pub(super) fn lacking(reason: &str) -> Response {
     let mut refusal = json_error(StatusCode::FORBIDDEN, reason).into_response();
     refusal.extensions_mut().insert(Lacking);
     refusal
@@ -132,19 +136,19 @@ fn lacking(reason: &str) -> Response {
 ///
 /// # Errors
 /// The reason. It quotes only words that are meant to be rights, because a token can be in the wrong place.
-pub(super) fn parse(line: &[u8]) -> Result<Option<(TokenHash, Caller)>, String> {
+pub(super) fn parse(line: &[u8]) -> Result<Option<Caller>, String> {
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let read = match (words.next(), words.next(), words.next(), words.next(), words.next()) {
         (None, ..) => return Ok(None),
         (Some(name), Some(token), None, ..) => {
-            (hash(token)?, Caller::of_all_domains(name_of(name)?, &[Right::Look, Right::Change]))
+            Caller::of_all_domains(name_of(name)?, hash(token)?, &[Right::Look, Right::Change])
         }
         (Some(name), Some(token), Some(word), None, _) if word == TAP_VALUES.as_bytes() => {
-            (hash(token)?, Caller::of_all_domains(name_of(name)?, &Right::EACH))
+            Caller::of_all_domains(name_of(name)?, hash(token)?, &Right::EACH)
         }
         (Some(name), Some(token), Some(rights), Some(domains), None) => {
             let (name, rights, domains) = (name_of(name)?.to_owned(), rights_of(rights)?, domains_of(domains)?);
-            (hash(token)?, Caller { name, rights, domains })
+            Caller { name, hash: hash(token)?, rights, domains }
         }
         (Some(_), Some(_), Some(rights), None, _) if rights_of(rights).is_ok() => {
             return Err("rights without domains: write NAME TOKEN RIGHTS DOMAINS, with * for all domains".to_owned());
@@ -190,9 +194,9 @@ fn domains_of(list: &[u8]) -> Result<Vec<Domains>, String> {
             return Err(format!("domain {}: the only place of * is the end, as in team-a/*", at + 1));
         }
         match is_beginning {
-            true => Ok(Domains::Beginning(text.to_owned())),
+            true => Ok(Domains::Beginning(text.into())),
             false if text.is_empty() => Err(format!("domain {}: empty, write domains as team-a/*,shared", at + 1)),
-            false => Ok(Domains::Named(text.to_owned())),
+            false => Ok(Domains::Named(text.into())),
         }
     };
     list.split(',').enumerate().map(of).collect()
@@ -240,7 +244,7 @@ mod tests {
     const HASH: &str = "dcc13f8ab4c3db29f898173c067d5920c88758064487bfca5c1c8a14f8de27bb";
 
     fn caller(line: &str) -> Caller {
-        parse(line.as_bytes()).unwrap_or_else(|reason| panic!("{line}: {reason}")).expect("a token").1
+        parse(line.as_bytes()).unwrap_or_else(|reason| panic!("{line}: {reason}")).expect("a token")
     }
 
     #[test]
@@ -277,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_token_and_its_hash_are_the_same() {
-        let hash = |token: &str| parse(format!("ann {token}").as_bytes()).map(|read| read.expect("a token").0);
+        let hash = |token: &str| parse(format!("ann {token}").as_bytes()).map(|read| read.expect("a token").hash);
         assert_eq!(hash(SECRET), Ok(hash_of(SECRET.as_bytes())));
         assert_eq!(hash(&format!("sha256:{HASH}")), hash(SECRET));
         assert_eq!(hash(&format!("sha256:{}", HASH.to_uppercase())), hash(SECRET));

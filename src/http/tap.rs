@@ -147,8 +147,8 @@ pub(super) async fn tap(
     let sent = Instant::now();
     let ends = sent + seconds;
     let (sample, has_notes) = (wanted.sample, wanted.has_notes);
-    let sending =
-        Sending { site, listener, known: None, unknown_domain, sample, has_notes, ends, sent, step: Step::Begin };
+    let (known, step) = (None, Step::Begin);
+    let sending = Sending { site, caller, listener, known, unknown_domain, sample, has_notes, ends, sent, step };
     let body = made(stream::unfold(sending, Sending::next).map(Ok));
     let headers = [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
     let mut answer = (headers, body).into_response();
@@ -175,6 +175,7 @@ fn audit(by: &str, wanted: &TapQuery, length: Duration) {
 /// The answer to one caller. Dropping it closes the tap.
 struct Sending {
     site: Arc<Site>,
+    caller: Arc<Caller>,
     listener: Listener,
     known: Option<Arc<Known>>,
     /// Set if no policy has the requested domain: the domain that was probably meant.
@@ -238,6 +239,9 @@ impl Sending {
             () = sleep_until(self.ends) => self.step = Step::Ending("time"),
             () = self.listener.is_filling() => {}
             () = sleep(GATHER) => {}
+        }
+        if self.site.admin.tokens.as_ref().is_some_and(|tokens| !tokens.still_has(&self.caller)) {
+            self.step = Step::Ending("token");
         }
     }
 

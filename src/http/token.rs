@@ -51,7 +51,7 @@ pub enum Access {
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
-    last_good: Mutex<Option<Arc<[Token]>>>,
+    last_good: Mutex<Option<Tokens>>,
     /// Whether the file could not be used when it was last read.
     is_unusable: AtomicBool,
     /// A file system that does not answer costs one thread, and not one for each request.
@@ -61,11 +61,7 @@ pub struct TokenFile {
     complaints: Mutex<[Complaint; 2]>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Token {
-    hash: TokenHash,
-    caller: Arc<Caller>,
-}
+type Tokens = Arc<[Arc<Caller>]>;
 
 impl TokenFile {
     /// The tokens of this file. It is read when a request needs a token.
@@ -103,17 +99,22 @@ impl TokenFile {
     }
 
     /// The tokens, read off the runtime.
-    async fn current(self: &Arc<Self>) -> Result<Arc<[Token]>, String> {
+    async fn current(self: &Arc<Self>) -> Result<Tokens, String> {
         let reading = self.clone();
         files::off_the_runtime(&self.gate, move || Ok(reading.tokens())).await.flatten()
     }
 
-    fn tokens(&self) -> Result<Arc<[Token]>, String> {
+    /// Whether a caller still had its token and the same rights when the file was last read.
+    pub(super) fn still_has(&self, caller: &Arc<Caller>) -> bool {
+        self.last_good.lock().as_ref().is_some_and(|tokens| tokens.contains(caller))
+    }
+
+    fn tokens(&self) -> Result<Tokens, String> {
         let read = read(&self.path);
         self.is_unusable.store(read.is_err(), Relaxed);
         match read {
             Ok(tokens) => {
-                let tokens: Arc<[Token]> = tokens.into();
+                let tokens: Tokens = tokens.into();
                 *self.last_good.lock() = Some(tokens.clone());
                 Ok(tokens)
             }
@@ -220,24 +221,25 @@ async fn caller(
 }
 
 /// The caller with a token. All hashes are compared, so that the time reveals nothing.
-fn caller_of<'t>(tokens: &'t [Token], given: &[u8]) -> Option<&'t Arc<Caller>> {
+fn caller_of<'t>(tokens: &'t [Arc<Caller>], given: &[u8]) -> Option<&'t Arc<Caller>> {
     let given = rights::hash_of(given);
-    let found = tokens.iter().fold(None, |found, token| if is_same(&given, &token.hash) { Some(token) } else { found });
-    found.map(|token| &token.caller)
+    tokens.iter().fold(None, |found, caller| if is_same(&given, &caller.hash) { Some(caller) } else { found })
 }
 
 /// The tokens of a file.
 ///
 /// # Errors
 /// The reason, which quotes no part of a token.
-fn read(path: &Path) -> Result<Vec<Token>, String> {
-    let text = files::read_bounded(path, FILE_BYTES_MAX).map_err(|error| error.problem().to_owned())?;
-    let lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
-    let mut tokens: Vec<Token> = Vec::new();
+fn read(path: &Path) -> Result<Vec<Arc<Caller>>, String> {
+    parse(&files::read_bounded(path, FILE_BYTES_MAX).map_err(|error| error.problem().to_owned())?)
+}
+
+pub(super) fn parse(text: &[u8]) -> Result<Vec<Arc<Caller>>, String> {
+    let mut tokens: Vec<Arc<Caller>> = Vec::new();
     let (mut names, mut hashes) = (HashSet::new(), HashSet::new());
-    for (number, line) in lines.iter().enumerate() {
+    for (number, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
         let at = |reason: String| format!("line {}: {reason}", number + 1);
-        let Some((hash, caller)) = rights::parse(line).map_err(at)? else { continue };
+        let Some(caller) = rights::parse(line).map_err(at)? else { continue };
         // A line that was cut could have more rights, or fewer letters of its token.
         if !line.ends_with(b"\n") {
             return Err(at("has no line end, so a part of it can be missing".to_owned()));
@@ -245,10 +247,10 @@ fn read(path: &Path) -> Result<Vec<Token>, String> {
         if !names.insert(caller.name.clone()) {
             return Err(at(format!("two tokens have the name {}", caller.name)));
         }
-        if !hashes.insert(hash) {
+        if !hashes.insert(caller.hash) {
             return Err(at(format!("the token of {} has another name too", caller.name)));
         }
-        tokens.push(Token { hash, caller: Arc::new(caller) });
+        tokens.push(Arc::new(caller));
     }
     if tokens.is_empty() {
         return Err("no line NAME TOKEN".to_owned());
@@ -274,8 +276,8 @@ mod tests {
     const SECRET: &str = "s3cret-s3cret-s3";
     const OTHER: &str = "0ther-0ther-0the";
 
-    fn names(tokens: &[Token]) -> Vec<&str> {
-        tokens.iter().map(|token| &*token.caller.name).collect()
+    fn names(tokens: &[Arc<Caller>]) -> Vec<&str> {
+        tokens.iter().map(|caller| &*caller.name).collect()
     }
 
     #[test]
@@ -373,7 +375,7 @@ mod tests {
         ] {
             std::fs::write(file.path(), text).unwrap();
             let read = tokens.tokens().ok();
-            let callers = read.iter().flat_map(|tokens| tokens.iter().map(|token| &token.caller));
+            let callers = read.iter().flat_map(|tokens| tokens.iter());
             let domains: Vec<_> = callers.map(|caller| (caller.has("shop"), caller.has_all_domains())).collect();
             assert_eq!(domains, expected.map(|_| (true, false)).into_iter().collect::<Vec<_>>(), "{text:?}");
             assert_eq!(tokens.is_unusable(), text != good, "{text:?}");

@@ -113,6 +113,56 @@ async fn the_rights_on_the_page_are_enough_for_everything_and_no_more() {
     assert_eq!(refused.unwrap_err().kind(), "noperm");
 }
 
+/// What docs/security.md promises of both users.
+#[test]
+fn the_users_of_the_pages_can_do_nothing_beyond_their_keys_and_commands() {
+    let server = RedisServer::start();
+    let of_weir = with_user(&server, &rights());
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/security.md")).unwrap();
+    let (_, reader) = page.split_once("ACL SETUSER reader ").expect("the page gives the rights of a reader");
+    let reader: Vec<&str> = reader.lines().next().expect("a line").split_whitespace().collect();
+    assert_eq!(server.command(&[&["ACL", "SETUSER", "reader"], &*reader].concat()).unwrap().trim(), "OK");
+    let of_reader = of_weir.replace("weir:", "reader:");
+    for key in ["w1:{shop|user=ann}f60s", "session:ann"] {
+        assert_eq!(server.command(&["SET", key, "1"]).unwrap().trim(), "OK");
+    }
+    let run = |url: &str, words: &[&str]| {
+        let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query::<redis::Value>(&mut connection).map_err(|error| error.to_string())
+    };
+    let is_refused = |url: &str, words: &[&str]| {
+        run(url, words).is_err_and(|error| error.contains("NOPERM") || error.contains("permission"))
+    };
+    for words in [
+        &["FLUSHALL"][..],
+        &["KEYS", "*"],
+        &["CONFIG", "GET", "requirepass"],
+        &["EVAL", "return redis.call('FLUSHALL')", "0"],
+        &["ACL", "LIST"],
+        &["SCRIPT", "FLUSH"],
+        &["SHUTDOWN"],
+        &["GET", "session:ann"],
+        &["DEL", "session:ann"],
+    ] {
+        for url in [&of_weir, &of_reader] {
+            assert!(is_refused(url, words), "{url} {words:?}: {:?}", run(url, words));
+        }
+    }
+    for words in [&["GET", "w1:{shop|user=ann}f60s"][..], &["SCAN", "0"], &["PTTL", "w1:{shop|user=ann}f60s"]] {
+        assert!(run(&of_reader, words).is_ok(), "{words:?}: {:?}", run(&of_reader, words));
+    }
+    for words in [
+        &["SET", "w1:{shop|user=ann}f60s", "0"][..],
+        &["DEL", "w1:{shop|user=ann}f60s"],
+        &["INCRBY", "w1:{shop|user=ann}f60s", "1"],
+        &["SCRIPT", "LOAD", "return 1"],
+    ] {
+        assert!(is_refused(&of_reader, words), "{words:?}");
+    }
+}
+
 const CUSTOMERS: &str = "\
 domain: shop
 descriptors:

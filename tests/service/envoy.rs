@@ -4,6 +4,7 @@ mod free_tokens;
 mod holds;
 mod permits;
 mod rolling_restart;
+mod security;
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};

@@ -100,6 +100,13 @@ impl Envoy {
         Envoy::with(&secured.replace("domain: shop", &format!("domain: {domain}")), weir)
     }
 
+    /// Starts one with this `transport_socket` of its cluster of weir.
+    pub fn start_with_transport(weir: SocketAddr, transport_socket: &str) -> Envoy {
+        let cluster = "    - name: weir\n      type: STATIC\n";
+        let indented: String = transport_socket.lines().map(|line| format!("      {line}\n")).collect();
+        Envoy::with(&ASKING.replace(cluster, &format!("{cluster}{indented}")), weir)
+    }
+
     /// Starts one that asks the weir at this address, and then holds each request until its turn.
     pub fn start_holding(weir: SocketAddr) -> Envoy {
         Envoy::with(HOLDING, weir)

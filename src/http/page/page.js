@@ -244,7 +244,7 @@ async function get(path) {
   const answer = await fetch(path, { cache: "no-store", headers, signal: AbortSignal.timeout(TIMEOUT_MS) });
   if (answer.status === 401) {
     needsToken = true;
-    throw new Error(token ? "this is none of its tokens" : "it asks for a token");
+    throw new Error(token ? "that is none of weir's tokens" : "weir asks for a token");
   }
   // /readyz is answered by 503 and the reason while weir is not ready.
   if (!answer.ok && answer.status !== 503) throw new Error(`${path}: ${answer.status}`);
@@ -296,7 +296,7 @@ async function refresh() {
       byId("updated").className = "";
       document.body.dataset.state = "shown";
     } catch (error) {
-      byId("updated").textContent = `no answer from weir: ${error.message}`;
+      byId("updated").textContent = needsToken ? error.message : `no answer from weir: ${error.message}`;
       byId("updated").className = "bad";
       document.body.dataset.state = needsToken ? "token" : "failed";
       byId("token-form").hidden = !needsToken;

@@ -78,7 +78,7 @@ pub(super) fn left(weir: &Weir, user: &str) -> [u64; 2] {
     left_of(weir, "ai", user)
 }
 
-fn left_of(weir: &Weir, domain: &str, user: &str) -> [u64; 2] {
+pub(super) fn left_of(weir: &Weir, domain: &str, user: &str) -> [u64; 2] {
     let answer = http::get(weir.admin, &format!("/state?domain={domain}&descriptor=user={user}")).expect("an answer");
     let states: Value = serde_json::from_str(&answer.body).expect("JSON");
     let list = states["limits"].as_array().unwrap_or_else(|| panic!("{states}"));

@@ -218,7 +218,7 @@ fn a_denial_at_debug_is_one_line_with_rule_key_and_limit() {
 }
 
 #[test]
-fn changes_need_the_token_and_what_only_shows_does_not() {
+fn what_changes_something_or_shows_keys_needs_the_token() {
     const SECRET: &str = "s3cret-s3cret-s3";
     const OTHER: &str = "0ther-0ther-0the";
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -251,8 +251,11 @@ fn changes_need_the_token_and_what_only_shows_does_not() {
             && ["ann", "shop", "user=ann"].iter().all(|what| line.raw().contains(what))
     };
     assert!(weir.wait_for_log(0, PATIENCE, audited), "{}", weir.written());
-    assert_eq!(http::get(weir.admin, path).unwrap().status, 200);
-    assert_eq!(http::get(weir.admin, "/top").unwrap().status, 200);
+    for shows in [path, "/top"] {
+        let headers = [("authorization", &*format!("Bearer {SECRET}"))];
+        assert_eq!(http::get(weir.admin, shows).unwrap().status, 401);
+        assert_eq!(http::request(weir.admin, "GET", shows, &headers, "").unwrap().status, 200);
+    }
     // A new token is in force at once, and a file that was cut changes nothing.
     write(format!("bob {OTHER}\n"));
     assert_eq!((with(SECRET), with(OTHER)), (401, 200));

@@ -125,26 +125,34 @@ fn an_override_is_set_shown_and_deleted_by_the_command() {
             && fields == [Some("ann"), Some("shop"), Some("user=eve"), Some("5/day"), Some("a \u{1b}[1m launch")]
     };
     assert!(weir_server.wait_for_log(0, PATIENCE, audited), "{}", weir_server.written());
-    let list = weir(admin, &["list"]);
+    let list = weir(admin, &["list", "--token-file", token]);
     assert!(text(&list.stdout).contains("by ann   a \\u{1b}[1m launch\n"), "{list:?}");
-    let listed: Value = serde_json::from_slice(&weir(admin, &["list", "--json"]).stdout).unwrap();
+    let listed: Value =
+        serde_json::from_slice(&weir(admin, &["list", "--json", "--token-file", token]).stdout).unwrap();
     let one = &listed["overrides"][0];
     assert_eq!((&one["rule"], &one["unused"], &one["by"]), (&"user".into(), &Value::Null, &"ann".into()));
 
+    let json_with = |path: &str| -> Value {
+        let headers = [("authorization", "Bearer s3cret-s3cret-s3")];
+        serde_json::from_str(&http::request(admin, "GET", path, &headers, "").unwrap().body).unwrap()
+    };
     let explained = |descriptor: &str| {
         let server = admin.to_string();
-        let words = ["explain", "--server", &server, "shop", descriptor];
+        let words = ["explain", "--server", &server, "--token-file", token, "shop", descriptor];
         text(&Command::new(binary()).args(words).output().expect("weir runs").stdout)
     };
     let shown = explained("user=eve");
     assert!(shown.contains("by ann: a \\u{1b}[1m launch\n      5 per day   fixed_window\n"), "{shown}");
     assert!(!explained("user=bob").contains("overridden"));
-    let rules = json_at(admin, "/policies")["domains"][0]["rules"].clone();
+    let rules = json_with("/policies")["domains"][0]["rules"].clone();
     assert_eq!(rules[0]["overrides"][0]["descriptor"], "user=eve");
     assert!(rules[1].get("overrides").is_none(), "{rules}");
-    assert_eq!(json_at(admin, "/state?domain=shop&descriptor=user=eve")["limits"][0]["requests"], 5);
+    assert_eq!(json_with("/state?domain=shop&descriptor=user=eve")["limits"][0]["requests"], 5);
     assert_eq!(json_at(admin, "/readyz")["overrides"]["in_force"], 1);
-    let top = Command::new(binary()).args(["top", "--once", "--server", &admin.to_string()]).output().unwrap();
+    let top = Command::new(binary())
+        .args(["top", "--once", "--server", &admin.to_string(), "--token-file", token])
+        .output()
+        .unwrap();
     assert!(
         text(&top.stdout).lines().next().is_some_and(|line| line.contains("\t0\t1\t0\t0\t0\t0.0\t0.0\t")),
         "{top:?}"

@@ -140,7 +140,7 @@ fn the_page_asks_for_a_token_once_and_shows_nothing_without_it() {
     let served = Served::start(POLICY, &[&format!("admin.token_file={}", tokens.path().display())]);
     ask(&served, 4, "user", "secret");
     let dom = browse(&browser, served.at.admin, &["--dump-dom".to_owned()]);
-    for expected in ["data-state=\"token\"", "<form id=\"token-form\">", "it asks for a token"] {
+    for expected in ["data-state=\"token\"", "<form id=\"token-form\">", "weir asks for a token"] {
         assert!(dom.contains(expected), "{expected}\n{dom}");
     }
     assert!(!dom.contains("secret") && !dom.contains("per-user"), "{dom}");

@@ -406,6 +406,59 @@ fn a_file_that_is_replaced_all_the_time_is_never_half_in_force() {
     assert!(weir.wait_for_log(0, PATIENCE, logged), "{}", weir.written());
 }
 
+/// Each request to the admin listener in the runbook, as method and path.
+fn drills() -> Vec<(&'static str, &'static str)> {
+    let mut drills = Vec::new();
+    for line in include_str!("../../../docs/operations.md").lines() {
+        for (at, address) in line.match_indices("localhost:6070/") {
+            let path = &line[at + address.len() - 1..];
+            let end = path.find(|c: char| " '`|;".contains(c)).unwrap_or(path.len());
+            let method = if line[..at].ends_with("-X DELETE '") { "DELETE" } else { "GET" };
+            drills.push((method, &path[..end]));
+        }
+    }
+    drills
+}
+
+#[test]
+fn the_drills_of_the_runbook_work_with_the_right_that_it_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let tokens = file("tokens", &format!("looker {LOOKER} look *\nchanger {CHANGER} change *\n"));
+    let policy = "domain: shop\ndescriptors:\n- {key: user, rate_limit: 9/day}\n\
+                  - {key: tenant, rows: {default: free}, rate_limit: {rate: 3/day, plans: {gold: 7/day}}}\n";
+    let served = Served::start(policy, &[&format!("admin.token_file={}", tokens.display())]);
+    let admin = served.at.admin;
+    let (drills, mut rights) = (drills(), BTreeSet::new());
+    for (method, path) in &drills {
+        let status = |token: Option<&str>| request(admin, method, path, token, "").status;
+        let (right, other) = if *method == "GET" { (LOOKER, CHANGER) } else { (CHANGER, LOOKER) };
+        let expected = if *path == "/readyz" { [200; 3] } else { [200, 403, 401] };
+        assert_eq!([status(Some(right)), status(Some(other)), status(None)], expected, "{method} {path}");
+        rights.insert(right);
+    }
+    assert!(rights.len() == 2 && drills.len() >= 6, "{drills:?}");
+    let (looker, changer) = (file("looker", LOOKER), file("changer", CHANGER));
+    let rows = file("rows.csv", "domain,tenant,plan\nshop,acme,gold\n");
+    for (words, token) in [
+        (&["top", "--once"][..], &looker),
+        (&["explain", "shop", "user=ann"], &looker),
+        (&["override", "list"], &looker),
+        (&["tap", "--domain", "shop", "--for", "1s"], &looker),
+        (&["tap", "--verdict", "error", "--for", "1s"], &looker),
+        (&["rows", "import", rows.to_str().unwrap()], &changer),
+        (&["override", "set", "shop", "user=ann", "--limit", "10/day", "--for", "1h", "--reason", "x"], &changer),
+        (&["override", "delete", "shop", "user=ann"], &changer),
+    ] {
+        let output = run(admin, words, Some(token));
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    }
+}
+
 #[test]
 fn the_example_on_the_page_is_a_good_file() {
     let page = include_str!("../../../docs/admin.md");

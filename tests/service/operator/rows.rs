@@ -355,8 +355,8 @@ fn changes_need_a_token_and_are_logged_with_its_name() {
         let answer = request(admin, "PUT", "/rows", token, body);
         assert!(answer.status == 400 && answer.body.contains(reason), "{body}: {}", answer.body);
     }
-    assert_eq!(request(admin, "GET", "/rows?descriptor=tenant=a", None, "").status, 400);
-    assert_eq!(request(admin, "GET", "/rows?after=x", None, "").status, 400);
+    assert_eq!(request(admin, "GET", "/rows?descriptor=tenant=a", token, "").status, 400);
+    assert_eq!(request(admin, "GET", "/rows?after=x", token, "").status, 400);
 }
 
 #[test]

@@ -453,10 +453,13 @@ fn values_are_shown_to_a_token_with_that_right_and_the_log_names_it() {
 
     // Without a restart: bob gets the right, and loses it.
     fs::write(file.path(), format!("bob {BOB} tap-values\n")).unwrap();
-    let (_, header) = Tap::with_token(weir.admin, "values=shown", BOB);
+    let (mut open, header) = Tap::with_token(weir.admin, "values=shown&notes=true", BOB);
     assert_eq!(header["values"], "shown");
     fs::write(file.path(), format!("bob {BOB}\n")).unwrap();
     refused(BOB, 403);
+    // The tap that he has open ends too.
+    let end = open.next();
+    assert_eq!((&end["note"], &end["reason"]), (&json!("end"), &json!("token")), "{end}");
 }
 
 #[test]
