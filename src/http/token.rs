@@ -143,7 +143,7 @@ impl TokenFile {
                 None => "refused a request without a token of admin.token_file",
                 Some(_) => "refused a request whose token lacks a right or a domain",
             };
-            tracing::warn!(listener = "admin", peer, has_token, token, refused, "{message}");
+            tracing::warn!(peer, has_token, token, refused, "{message}");
         }
     }
 
