@@ -9,7 +9,7 @@
 //! Not here: when the file is read, and how a token is compared (token.rs).
 
 use axum::http::StatusCode;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use sha2::{Digest as _, Sha256};
 use weir_text::nearest;
 
@@ -69,9 +69,17 @@ enum Domains {
     Beginning(Box<str>),
 }
 
-/// Marks an answer to a caller that lacks a right or a domain.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lacking;
+/// Why a caller that lacks a right or a domain is refused. Also an extension of that answer.
+#[derive(Clone, Debug)]
+pub(super) struct Lacking(pub(super) String);
+
+impl From<Lacking> for Response {
+    fn from(lacking: Lacking) -> Self {
+        let mut refusal = json_error(StatusCode::FORBIDDEN, &lacking.0);
+        refusal.extensions_mut().insert(lacking);
+        refusal
+    }
+}
 
 impl Caller {
     /// The caller if there is no file of tokens.
@@ -100,36 +108,25 @@ impl Caller {
     }
 
     /// # Errors
-    /// The answer to a caller without this right.
-    pub(super) fn check_right(&self, right: Right) -> Result<(), Response> {
+    /// If the caller lacks this right.
+    pub(super) fn check_right(&self, right: Right) -> Result<(), Lacking> {
         let reason = || format!("the token {} lacks the right {:?} in admin.token_file", self.name, right.name());
-        if self.may(right) { Ok(()) } else { Err(lacking(&reason())) }
+        if self.may(right) { Ok(()) } else { Err(Lacking(reason())) }
     }
 
     /// Checks that a request is about a domain of this caller. A request without a domain is about all.
     ///
     /// # Errors
-    /// The answer to another caller.
-    pub(super) fn check(&self, domain: Option<&str>) -> Result<(), Response> {
-        self.reason_against(domain).map_or(Ok(()), |reason| Err(lacking(&reason)))
-    }
-
-    /// Why a request about this domain, or about all, is refused.
-    pub(super) fn reason_against(&self, domain: Option<&str>) -> Option<String> {
+    /// If the domain is not the caller's.
+    pub(super) fn check(&self, domain: Option<&str>) -> Result<(), Lacking> {
+        let name = &self.name;
         match domain {
-            Some(domain) if self.has(domain) => None,
-            Some(domain) => Some(format!("the token {} is not for the domain {domain:?}", self.name)),
-            None if self.has_all_domains() => None,
-            None => Some(format!("the token {} is not for all domains: name one of its own", self.name)),
+            Some(domain) if self.has(domain) => Ok(()),
+            Some(domain) => Err(Lacking(format!("the token {name} is not for the domain {domain:?}"))),
+            None if self.has_all_domains() => Ok(()),
+            None => Err(Lacking(format!("the token {name} is not for all domains: name one of its own"))),
         }
     }
-}
-
-/// The answer to a caller that lacks a right or a domain.
-pub(super) fn lacking(reason: &str) -> Response {
-    let mut refusal = json_error(StatusCode::FORBIDDEN, reason).into_response();
-    refusal.extensions_mut().insert(Lacking);
-    refusal
 }
 
 /// Reads a line of a file of tokens. None for an empty line.

@@ -23,7 +23,7 @@ use weir_limiter::rows::{Pruned, Removed, RowMatch, RowRefused, RowTable, WriteR
 use weir_telemetry::logging::AUDIT;
 use weir_text::instant_text;
 
-use super::rights::Caller;
+use super::rights::{Caller, Lacking};
 use super::{Site, bad_query, bad_request, json_error, kept, read, shown};
 
 /// The largest body, in bytes.
@@ -138,9 +138,11 @@ pub(super) async fn set_many(
     let (mut places, mut rows) = (Vec::new(), Vec::new());
     for line in lines {
         results.push(match row_of(line) {
-            Ok((row, only)) => match caller.reason_against(Some(&row.domain)) {
-                Some(refused) => RowResult::Refused { refused, field: Some(WrongField::Domain), is_store: false },
-                None => {
+            Ok((row, only)) => match caller.check(Some(&row.domain)) {
+                Err(Lacking(refused)) => {
+                    RowResult::Refused { refused, field: Some(WrongField::Domain), is_store: false }
+                }
+                Ok(()) => {
                     places.push(results.len());
                     rows.push((row, only.or_else(|| of_header.clone())));
                     RowResult::Word(String::new())

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse as _, Response};
 use flate2::read::GzDecoder;
 use weir_api::PolicySource;
 
-use super::rights::{self, Caller};
+use super::rights::{Caller, Lacking};
 use super::streamed::{PIECE_BYTES, pieces};
 use super::{Site, json_error};
 
@@ -44,9 +44,8 @@ pub(super) async fn source(
     };
     if has_overlays && !caller.has_all_domains() {
         // Without them, the files would show other limits than those in force.
-        return Err(rights::lacking(
-            "the server has overlays, which concern any domain: this needs a token for all domains",
-        ));
+        let reason = "the server has overlays, which concern any domain: this needs a token for all domains";
+        return Err(Lacking(reason.to_owned()).into());
     }
     let problems = match problems.count {
         // The texts can quote files of other domains.
@@ -140,6 +139,7 @@ impl<R: BufRead> io::Read for OwnFiles<R> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rights;
     use super::*;
 
     #[test]

@@ -179,9 +179,9 @@ pub(super) async fn authorize(
     request.extensions_mut().insert(caller.clone());
     let answer = match allowed {
         Ok(()) => next.run(request).await,
-        Err(refusal) => refusal,
+        Err(lacking) => lacking.into(),
     };
-    if let (Some(file), Some(Lacking)) = (&site.admin.tokens, answer.extensions().get()) {
+    if let (Some(file), Some(Lacking(_))) = (&site.admin.tokens, answer.extensions().get()) {
         file.refuse(peer, true, Some(&caller.name));
     }
     answer
