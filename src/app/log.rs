@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use strum::VariantArray as _;
 use tokio::time::MissedTickBehavior;
+use weir_http::ServiceState;
 use weir_lifecycle::{Life, Phase, Reloads};
 use weir_telemetry::logging::{self, InitError, LostBy};
 use weir_telemetry::metrics::Metrics;
@@ -34,7 +35,12 @@ pub(super) fn count(metrics: &Metrics) {
 }
 
 /// Logs outages of stores and lost lines. Opens the log file again after each order to reload.
-pub(super) async fn follow(metrics: &Metrics, mut reloads: Reloads, life: Life) -> Result<(), String> {
+pub(super) async fn follow(
+    metrics: &Metrics,
+    report: &ServiceState,
+    mut reloads: Reloads,
+    life: Life,
+) -> Result<(), String> {
     let mut reports = tokio::time::interval(logging::CALL_SITE_PERIOD);
     reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let work = async {
@@ -47,7 +53,7 @@ pub(super) async fn follow(metrics: &Metrics, mut reloads: Reloads, life: Life) 
     };
     tokio::select! {
         () = life.reached(Phase::Ending) => Ok(()),
-        () = metrics.log_outages() => Ok(()),
+        () = metrics.log_outages(|| report.summary().store_answered) => Ok(()),
         () = work => Ok(()),
     }
 }

@@ -79,15 +79,16 @@ impl Server {
         let report = ServiceState::new(Needs { store: settings.health.redis, policies: settings.health.policies });
         report.circuit_is(stores.circuit());
         report.queue_is(stores.queue());
+        let report = Arc::new(report);
         let phases = Arc::new(Phases::starting());
         let life = phases.watch();
         let supervisor = Supervisor::new(life.clone());
         log::count(&metrics);
         supervisor.task("log", {
-            let (metrics, reloads, life) = (metrics.clone(), shutdown.reloads(), life.clone());
-            async move { log::follow(&metrics, reloads, life).await }
+            let (metrics, report, reloads, life) = (metrics.clone(), report.clone(), shutdown.reloads(), life.clone());
+            async move { log::follow(&metrics, &report, reloads, life).await }
         });
-        let (report, control) = (Arc::new(report), stores.open());
+        let control = stores.open();
         Self { settings, metrics, shutdown, phases, life, supervisor, report, stores, control }
     }
 

@@ -285,14 +285,14 @@ impl Metrics {
         })
     }
 
-    /// Logs the start and the end of store outages. Never returns.
-    pub async fn log_outages(&self) {
+    /// Logs the start and the end of store outages. `is_reached` is whether the stores answer PINGs. Never returns.
+    pub async fn log_outages(&self, is_reached: impl Fn() -> bool) {
         let mut outages = Outages::default();
         let mut ticks = tokio::time::interval(trouble::TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.trouble.tick(&mut outages, Instant::now());
+            self.trouble.tick(&mut outages, Instant::now(), &is_reached);
         }
     }
 

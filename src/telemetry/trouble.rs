@@ -20,12 +20,14 @@ pub(super) const TICK: Duration = Duration::from_millis(100);
 /// An outage ends when no call has failed for this time. Without it, a store that fails half of its calls would start
 /// and end an outage each time.
 const QUIET: Duration = Duration::from_secs(1);
-/// An outage also ends when no call has failed for this time and no store has answered: there were no requests. The
-/// next failure starts a new outage.
+/// An outage also ends when no call has failed for this time and no store has decided, if the stores answer PINGs: there
+/// were no requests. The next failure starts a new outage.
 const UNASKED: Duration = Duration::from_secs(10);
 
 /// The kind of failure of a call whose answer is late.
 const LATE: &str = "deadline";
+/// The kind of a call that is not sent, because the calls before it failed.
+const NOT_SENT: &str = "circuit_open";
 /// If late answers are all that fails, an outage begins when they are this share of all calls since the first, ...
 const LATE_PERCENT_MIN: u64 = 10;
 /// ... at least so many, ...
@@ -49,7 +51,7 @@ pub(super) struct Trouble {
     /// Whether anything but a late answer has failed since the first failure.
     has_broken: AtomicBool,
     counts: [AtomicU64; OnError::ALL.len()],
-    /// The failure that started the outage: the first one that is not a late answer, or else the first one.
+    /// The failure that started the outage: the first one that shows a cause and is not a late answer, or else the first one.
     first: ArcSwapOption<Failure>,
     ended: Arc<AtomicU64>,
 }
@@ -123,7 +125,8 @@ impl Trouble {
         self.answered.store(false, Relaxed);
         let is_first = !self.is_on.load(SeqCst) && !self.is_on.swap(true, SeqCst);
         let breaks = kind != LATE && !self.has_broken.load(Relaxed) && !self.has_broken.swap(true, Relaxed);
-        if is_first || breaks {
+        // A circuit opens because of the failures before.
+        if is_first || breaks && kind != NOT_SENT {
             self.first.store(Some(Arc::new(Failure { action, kind, at: now() })));
         }
     }
@@ -142,9 +145,9 @@ impl Trouble {
         self.ended.clone()
     }
 
-    /// Logs what started or ended since the last tick.
-    pub(super) fn tick(&self, outages: &mut Outages, now: Instant) {
-        match self.look(outages, now) {
+    /// Logs what started or ended since the last tick. `is_reached` is whether the stores answer PINGs.
+    pub(super) fn tick(&self, outages: &mut Outages, now: Instant, is_reached: impl FnOnce() -> bool) {
+        match self.look(outages, now, is_reached) {
             None => {}
             Some(Line::Begins { action, kind }) => {
                 tracing::warn!(kind, on_error = action.name(), "a store does not answer: on_error applies");
@@ -170,7 +173,7 @@ impl Trouble {
         }
     }
 
-    fn look(&self, outages: &mut Outages, now: Instant) -> Option<Line> {
+    fn look(&self, outages: &mut Outages, now: Instant, is_reached: impl FnOnce() -> bool) -> Option<Line> {
         let counts = self.counts();
         let has_failed = counts != outages.counted;
         let Some(outage) = &mut outages.current else {
@@ -196,7 +199,7 @@ impl Trouble {
         }
         let quiet = now.saturating_duration_since(outage.last);
         let answered = self.answered.load(Relaxed);
-        if !(answered && quiet >= QUIET || quiet >= UNASKED) {
+        if !(answered && quiet >= QUIET || quiet >= UNASKED && is_reached()) {
             return None;
         }
         self.first.store(None);
@@ -255,7 +258,7 @@ mod tests {
         let mut lines = Vec::new();
         while *now < end {
             *now += TICK;
-            lines.extend(trouble.look(outages, *now));
+            lines.extend(trouble.look(outages, *now, || true));
         }
         lines
     }
@@ -308,6 +311,34 @@ mod tests {
                 "{lines:?}"
             );
         }
+    }
+
+    /// With a request a minute, the log said after each failure that the outage had ended, while Redis was dead.
+    #[test]
+    fn an_outage_goes_on_as_long_as_the_store_answers_no_ping() {
+        let (trouble, mut outages, mut now) = (Trouble::default(), Outages::default(), Instant::now());
+        let mut lines = Vec::new();
+        for _ in 0..3 {
+            trouble.fell_back(OnError::Deny, "no_connection", || now);
+            for _ in 0..60 {
+                now += TICK * 10;
+                lines.extend(trouble.look(&mut outages, now, || false));
+            }
+        }
+        assert_eq!(lines, [Line::Begins { action: OnError::Deny, kind: "no_connection" }]);
+        let lines = ticks(&trouble, &mut outages, &mut now, UNASKED);
+        assert!(matches!(lines[..], [Line::Ends { counts: [0, 0, 3, 0], answered: false, .. }]), "{lines:?}");
+    }
+
+    /// A Redis that accepts connections and answers nothing showed only that its circuit was open.
+    #[test]
+    fn an_open_circuit_is_no_cause() {
+        let (trouble, mut outages, mut now) = (Trouble::default(), Outages::default(), Instant::now());
+        for kind in [LATE, NOT_SENT, NOT_SENT] {
+            trouble.fell_back(OnError::Local, kind, || now);
+        }
+        let begins = Line::Begins { action: OnError::Local, kind: LATE };
+        assert_eq!(ticks(&trouble, &mut outages, &mut now, TICK), [begins]);
     }
 
     /// With little traffic a short failure is one failed call and one answer, both between two ticks.
@@ -399,12 +430,12 @@ mod tests {
             while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
                 // Every tick may end an outage.
                 now += UNASKED;
-                note(trouble.look(&mut outages, now));
+                note(trouble.look(&mut outages, now, || true));
             }
         });
         for _ in 0..4 {
             now += UNASKED;
-            note(trouble.look(&mut outages, now));
+            note(trouble.look(&mut outages, now, || true));
         }
         assert_eq!((begun, counted), (ended, (THREADS * EACH) as u64));
         assert!(!trouble.is_on.load(SeqCst));
