@@ -5,7 +5,7 @@ use std::fmt;
 
 use weir_engine::{PolicySet, Rule};
 
-/// The most rules of one kind that are named.
+/// The most domains and rules that are named.
 const NAMED_MAX: usize = 3;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -18,6 +18,9 @@ pub(super) struct Changes {
     pub(super) removed: usize,
     /// Rules of both sets that differ.
     pub(super) changed: usize,
+    /// Domains that only the old set has, and the names of some.
+    removed_domains: usize,
+    gone_domains: Vec<String>,
     /// The names of some removed rules.
     gone: Vec<String>,
 }
@@ -37,6 +40,9 @@ impl Changes {
                 Some(_) => {}
             }
         }
+        let gone = || before.domains().map(|domain| &*domain.name).filter(|name| after.domain(name).is_none());
+        changes.removed_domains = gone().count();
+        changes.gone_domains = gone().take(NAMED_MAX).map(str::to_owned).collect();
         changes.removed = old.len();
         changes.gone = old.keys().take(NAMED_MAX).map(|(domain, path)| format!("{domain} {path}")).collect();
         changes
@@ -45,12 +51,14 @@ impl Changes {
 
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { before, after, removed, gone, .. } = self;
+        let Self { before, after, removed, gone, removed_domains, gone_domains, .. } = self;
         write!(f, "rules {before} -> {after}")?;
-        if !gone.is_empty() {
-            write!(f, "; removed {}", gone.join(", "))?;
-            if *removed > gone.len() {
-                write!(f, " and {} more", removed - gone.len())?;
+        for (what, names, count) in [("removed domain", gone_domains, removed_domains), ("removed", gone, removed)] {
+            if !names.is_empty() {
+                write!(f, "; {what} {}", names.join(", "))?;
+                if *count > names.len() {
+                    write!(f, " and {} more", count - names.len())?;
+                }
             }
         }
         Ok(())
@@ -96,6 +104,11 @@ mod tests {
         let changes = Changes::between(&before, &after);
         assert_eq!((changes.added, changes.removed, changes.changed), (1, 4, 1));
         assert_eq!(changes.to_string(), "rules 6 -> 3; removed shop b, shop c, shop d and 1 more");
+
+        let other = set("domain: other\ndescriptors: []");
+        let changes = Changes::between(&after, &other);
+        assert_eq!(changes.to_string(), "rules 3 -> 0; removed domain shop; removed shop a, shop f, shop g");
+        assert_eq!(Changes::between(&other, &after).to_string(), "rules 0 -> 3; removed domain other");
 
         let changes = Changes::between(&before, &before);
         assert_eq!(changes.to_string(), "rules 6 -> 6");

@@ -2,24 +2,29 @@
 //!
 //! Not here: accepting them (grpc), and when one is closed because of its peer (peers.rs).
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::error::Error;
+use std::fmt;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http2;
 use hyper::service::Service;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::server::Acceptor as HelloReader;
 use tokio_rustls::server::TlsStream;
+use weir_telemetry::complaint::Complaint;
 use weir_tls::server::{CertificateNames, HandshakeFailure, ServerTls, names_of};
 use weir_tls::validity::Expiry;
 
@@ -37,6 +42,8 @@ const HEADER_BYTES_MAX: u32 = 16 * 1_024;
 const PENDING_RESETS_MAX: usize = 2_048;
 /// How many bytes of one response h2 buffers before its peer allows more.
 const SEND_BUFFER_BYTES: usize = 64 * 1_024;
+/// The shortest time between two log lines of a runtime about one kind of failed handshake.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -77,6 +84,8 @@ pub struct Connections {
 struct Secured {
     tls: Arc<ServerTls>,
     handshakes: Arc<Handshakes>,
+    /// By kind of failure.
+    complaints: Arc<Mutex<HashMap<HandshakeFailure, Complaint>>>,
 }
 
 impl Connections {
@@ -93,7 +102,7 @@ impl Connections {
             .max_header_list_size(HEADER_BYTES_MAX)
             .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
             .max_send_buf_size(SEND_BUFFER_BYTES);
-        let tls = tls.map(|tls| Secured { tls, handshakes: Handshakes::new(runtimes) });
+        let tls = tls.map(|tls| Secured { tls, handshakes: Handshakes::new(runtimes), complaints: Arc::default() });
         if let Some(Secured { handshakes, .. }) = &tls {
             tokio::spawn(handshakes.clone().begin());
         }
@@ -195,17 +204,31 @@ impl Secured {
         let failure = match shaken {
             Ok(Ok(stream)) => return Some(stream),
             Ok(Err(error)) => {
-                tracing::debug!(listener = "grpc", %error, "TLS handshake failed");
-                HandshakeFailure::of(&error)
+                let failure = HandshakeFailure::of(&error);
+                self.report(failure, peer, &error);
+                failure
             }
             Err(too_many) => {
                 peer.count_closed(CloseReason::Handshake);
-                tracing::debug!(listener = "grpc", reason = <&str>::from(too_many), "TLS handshake aborted");
+                self.report(too_many, peer, &"the oldest of too many unfinished ones");
                 too_many
             }
         };
         self.tls.handshake_failed(failure);
         None
+    }
+
+    /// Logs a failed handshake. Probes of load balancers close their connections, so these lines are only for debugging.
+    fn report(&self, failure: HandshakeFailure, peer: &Peer, error: &dyn fmt::Display) {
+        let (kind, peer) = (<&str>::from(failure), peer.address().map(tracing::field::display));
+        if failure == HandshakeFailure::Closed {
+            tracing::debug!(listener = "grpc", kind, peer, %error, "TLS handshake failed");
+            return;
+        }
+        let complain = || Complaint::new(COMPLAIN_EVERY);
+        if let Some(count) = self.complaints.lock().entry(failure).or_insert_with(complain).failed(1) {
+            tracing::info!(listener = "grpc", kind, peer, count, %error, "TLS handshake failed");
+        }
     }
 }
 

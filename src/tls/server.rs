@@ -276,7 +276,7 @@ impl ClientCertVerifier for KnownClients {
     signatures_by!(signed);
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum HandshakeFailure {
     Closed,

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, HandshakeKind};
 use tonic::transport::Channel;
 
 use crate::support::authority::{Authority, Issued};
-use crate::support::process::{self, PolicyDirectory, Process, Weir, point, serve};
+use crate::support::process::{self, LogLine, PolicyDirectory, Process, Weir, point, serve};
 use crate::support::rls::{admits, ask, request};
 use crate::support::secured::{Address, Connector, config, config_of, config_of_pem, handshake};
 use crate::support::wait::{PATIENCE, eventually, until};
@@ -177,6 +177,15 @@ fn clients_need_a_certificate_of_the_authority_given() {
         // A client learns that it was refused after its own part of the handshake, and may try again.
         (count("no_certificate") >= Some(1) && count("certificate") >= Some(2)).then_some(())
     });
+    for kind in ["no_certificate", "certificate"] {
+        let names = |line: &LogLine| {
+            let has = |name: &str, value: &str| line.field(name).is_some_and(|field| field == value);
+            line.message() == Some("TLS handshake failed") && has("kind", kind) && has("peer", "127.0.0.1")
+        };
+        assert!(weir.wait_for_log(0, PATIENCE, names), "{}", weir.written());
+        // One a core in ten seconds, however many fail.
+        assert!(weir.count_in_log(names) <= 64, "{}", weir.written());
+    }
 }
 
 #[test]
