@@ -32,9 +32,10 @@ pub(super) struct Matched<'p> {
     pub(super) modes: Modes,
     /// Whether the request consumes hits of a hold. Then post-paid limits wait for the settle. [hd-3]
     opens: bool,
-    /// Whether a descriptor that settles meets a hold, and whether one meets a hold on trial.
+    /// Whether a descriptor that settles meets a hold, and whether one meets a hold for which post-paid limits did not wait:
+    /// on trial, or outside of its term. [hd-3]
     settles_hold: bool,
-    settles_hold_on_trial: bool,
+    settles_idle_hold: bool,
     pub(super) has_leases: bool,
     /// Whether a quota of the request cannot be over, so the other quotas do not deny it. [dc-3]
     pub(super) has_open_quota: bool,
@@ -133,7 +134,7 @@ impl<'p> Matched<'p> {
             modes,
             opens: false,
             settles_hold: false,
-            settles_hold_on_trial: false,
+            settles_idle_hold: false,
             has_leases: false,
             has_open_quota: false,
             met: SmallVec::new(),
@@ -245,13 +246,15 @@ impl<'p> Matched<'p> {
                 _ => Added::Limits,
             };
             self.has_leases |= limit.lease.is_some();
-            if limit.hold {
-                self.settles_hold |= !limit.shadow && settles;
-                self.settles_hold_on_trial |= limit.shadow && settles;
-                self.opens |= !limit.shadow && consumes && !settles;
-            }
             let phase = reading.phase(limit);
             let is_outside_term = !phase.applies;
+            if limit.hold {
+                // A receipt shows that the hold was in its term when the request was opened.
+                let has_applied = phase.applies || query.settle.as_ref().is_some_and(|settle| !settle.holds.is_empty());
+                self.settles_hold |= !limit.shadow && has_applied && settles;
+                self.settles_idle_hold |= (limit.shadow || !has_applied) && settles;
+                self.opens |= !limit.shadow && phase.applies && consumes && !settles;
+            }
             if is_outside_term && !(limit.hold && settles) {
                 continue;
             }
@@ -407,9 +410,9 @@ impl<'p> Matched<'p> {
     }
 
     /// Whether post-paid limits of a descriptor are not charged: the opening leaves them to the settle. Without a hold that is
-    /// enforced, the opening charges them, and a settle of holds on trial does not. [hd-3]
+    /// enforced and in its term, the opening charges them, and the settle does not. [hd-3]
     fn only_looks_at_post_paid(&self, settles: bool) -> bool {
-        if settles { self.settles_hold_on_trial && !self.settles_hold } else { self.opens }
+        if settles { self.settles_idle_hold && !self.settles_hold } else { self.opens }
     }
 
     /// The owner of the charged limit.

@@ -245,3 +245,27 @@ fn a_hold_of_a_span_is_settled_after_it() {
         assert_eq!(world.ask(Operation::Peek).statuses[0].remaining, 7, "9 less 2");
     }
 }
+
+/// By day, a hold of the night made each report of a request a peek. [te-1] [hd-3]
+#[test]
+fn a_hold_outside_of_its_span_has_no_say_about_post_paid_limits() {
+    let policy = "domain: shop\ndescriptors:\n- key: user\n  rate_limits:\n  - \
+                  {rate: 1000/day, hold: true, during: \"daily 00:00-00:10\"}\n  - {rate: 100/day, post_paid: true}\n";
+    let server = RedisServer::start();
+    for worlds in [Worlds::of(None), Worlds::of(Some(&server))] {
+        let world = worlds.with(policy, Mode::Atomic);
+        let left = || world.ask(Operation::Peek).statuses[0].remaining;
+        let settle = |used, holds| {
+            world.ask_for(&[("user", "ann", Operation::Consume(used))], Some(Settle { descriptors: 1, holds }));
+        };
+        let holds = world.ask(Operation::Consume(6)).holds;
+        assert_eq!((holds.len(), left()), (1, 100), "within the span the settle reports");
+        world.step(10 * MINUTE_US);
+        assert!(world.ask(Operation::Consume(5)).holds.is_empty(), "outside of it nothing is held");
+        assert_eq!(left(), 95, "and the opening reports");
+        settle(3, Vec::new());
+        assert_eq!(left(), 95, "its settle does not");
+        settle(2, holds);
+        assert_eq!(left(), 93, "a hold of the span is settled");
+    }
+}
