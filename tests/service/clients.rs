@@ -72,6 +72,26 @@ fn python_asks_and_guards_permits() {
     });
 }
 
+/// A block that failed before it knew what it had used gave the whole estimate back.
+#[test]
+fn a_guard_whose_block_fails_leaves_the_estimate_charged() {
+    const BROKEN: &str = "\
+import permits
+limits, user = permits.connect()
+try:
+    with permits.budget(limits, 'answer', user, 400):
+        raise EOFError
+except EOFError:
+    pass
+";
+    let policies = policies();
+    let weir = Weir::start(&policies.path(), &["--store", "memory"]);
+    let mut command = Command::new(python::venv().join("bin/python"));
+    command.current_dir(clients().join("python")).args(["-B", "-c", BROKEN, &weir.grpc.to_string(), "ann"]);
+    command.env("DEADLINE_MS", GENEROUS_MS.to_string());
+    assert_eq!(printed(command), ["answer: holds 400, 600 left", "answer: used 400, 600 left"]);
+}
+
 #[test]
 fn go_asks_and_guards_permits() {
     if is_missing("go", &["version"]) {

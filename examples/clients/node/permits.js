@@ -47,16 +47,17 @@ async function withPermit(client, what, user, job) {
 // Throws Denied if fewer tokens than the estimate are left.
 async function withEstimate(client, what, user, estimate, work) {
   const receipt = await take(client, what, "budget", user, estimate);
-  const tokens = { used: 0 };
+  // What the work is charged if it fails before it knows how many it has used.
+  const tokens = { used: estimate };
   try {
     return await work(tokens);
   } finally {
-    // Also when the work fails: what it has used until then is charged.
+    // Also when the work fails.
     await settle(client, what, "budget", user, receipt, tokens.used);
   }
 }
 
-// Returns a receipt; undefined if weir does not answer, since this program goes on without a limit then.
+// Returns a receipt; undefined if weir does not answer, since this program goes on without a limit then, or if it holds nothing.
 async function take(client, what, key, user, estimate) {
   let answer;
   try {
@@ -70,7 +71,7 @@ async function take(client, what, key, user, estimate) {
   }
   const left = answer.statuses[0].limit_remaining;
   console.log(`${what}: ` + (estimate === undefined ? `started, ${left} free` : `holds ${estimate}, ${left} left`));
-  return answer.dynamic_metadata.fields["weir.clients"].structValue.fields.receipt.stringValue;
+  return answer.dynamic_metadata?.fields["weir.clients"]?.structValue.fields.receipt?.stringValue;
 }
 
 // Settles a receipt, once. If this fails the permit or the estimate ends by itself, when its window is over.

@@ -20,7 +20,9 @@ class Denied(Exception):
 class Work:
     """The work of a block that has taken an estimate. Set `used` to the tokens that it has used; the others go back."""
 
-    used = 0
+    def __init__(self, estimate):
+        # What the block is charged if it fails before it knows how many it has used.
+        self.used = estimate
 
 
 @contextmanager
@@ -38,16 +40,16 @@ def permit(limits, what, user):
 def budget(limits, what, user, estimate):
     """Holds an estimate of tokens for its block. Raises Denied if not so many are left."""
     receipt = take(limits, what, "budget", user, estimate)
-    work = Work()
+    work = Work(estimate)
     try:
         yield work
     finally:
-        # Also when the block fails: what it has used until then is charged.
+        # Also when the block fails.
         settle(limits, what, "budget", user, receipt, work.used)
 
 
 def take(limits, what, key, user, estimate=None):
-    """Returns a receipt; None if weir does not answer, since this program goes on without a limit then."""
+    """Returns a receipt; None if weir does not answer, since this program goes on without a limit then, or if it holds nothing."""
     request = limits.request_class(domain="clients")
     descriptor = request.descriptors.add()
     descriptor.entries.add(key=key, value=user)
@@ -62,7 +64,7 @@ def take(limits, what, key, user, estimate=None):
         raise Denied(what)
     left = answer.statuses[0].limit_remaining
     print(f"{what}: started, {left} free" if estimate is None else f"{what}: holds {estimate}, {left} left")
-    return answer.dynamic_metadata.fields[METADATA].struct_value.fields["receipt"].string_value
+    return answer.dynamic_metadata.fields[METADATA].struct_value.fields["receipt"].string_value or None
 
 
 def settle(limits, what, key, user, receipt, used=None):

@@ -77,7 +77,8 @@ func (g guard) answer(what string, estimate uint64, work func() uint64) error {
 	if err != nil {
 		return err
 	}
-	used := uint64(0)
+	// What the work is charged if it panics before it knows how many it has used.
+	used := estimate
 	defer func() {
 		g.settle(what, "budget", fmt.Sprintf("used %d, %%d left", used), receipt, wrapperspb.UInt64(used))
 	}()

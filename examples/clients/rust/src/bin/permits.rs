@@ -44,7 +44,7 @@ struct Guard {
     what: &'static str,
     /// None if weir did not answer, and once it was used: a second settle would give back what others hold.
     receipt: Option<String>,
-    /// The tokens that the work has used. None for a permit.
+    /// The tokens that the work has used: the estimate until it is known. None for a permit.
     used: Option<u64>,
 }
 
@@ -67,7 +67,7 @@ impl Permits {
     /// Takes the hits of an estimate, or a permit.
     async fn take(&self, what: &'static str, estimate: Option<u64>) -> Result<Guard, Failed> {
         let mut permits = self.clone();
-        let used = estimate.map(|_| 0);
+        let used = estimate;
         let answer = match permits.call(None, estimate).await {
             Ok(answer) => answer,
             Err(status) => {
