@@ -17,7 +17,7 @@ use weir_lab::comparison::{Comparison, Direction, compare_with_rows};
 use weir_lab::simulation::traffic::Traffic;
 use weir_limiter::rows::ROWS_OF_PROCESS_MAX;
 use weir_policies::files::{Source, row_files};
-use weir_policies::{Dialect, Location, PROBLEMS_MAX, Problems, RowsBeside, load};
+use weir_policies::{Dialect, Location, OverlayUse, PROBLEMS_MAX, Problems, RowsBeside, load};
 
 /// The arguments of `weir diff`.
 #[derive(clap::Args)]
@@ -126,6 +126,8 @@ pub enum NoDiff {
 struct Side {
     policies: Arc<PolicySet>,
     places: Vec<Location>,
+    /// A line for each overlay that no limit has met.
+    warnings: Vec<String>,
 }
 
 struct Report<'r> {
@@ -152,7 +154,8 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
     };
     let read = |source: Source| -> Result<Side, Problems> {
         let loaded = load(&source, dialect)?;
-        Ok(Side { policies: Arc::new(loaded.policies), places: loaded.places })
+        let warnings = loaded.overlays.iter().flat_map(OverlayUse::warnings).collect();
+        Ok(Side { policies: Arc::new(loaded.policies), places: loaded.places, warnings })
     };
     let said = traffic.as_ref().and_then(|traffic| traffic.settings().policies.overlay.clone());
     let overlay = diff.dialect.overlay.clone().or(said);

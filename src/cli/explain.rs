@@ -14,7 +14,7 @@ use weir_engine::weighed::Weighed;
 use weir_engine::words::{counted, printable};
 use weir_engine::{Domain, Entry, Hits, Matcher, Micros, Override, Overrides, Phase, Rule, Term};
 use weir_policies::files::Source;
-use weir_policies::{Dialect, DomainOutline, Loaded, Outline, load, read_callers};
+use weir_policies::{Dialect, DomainOutline, Loaded, Outline, OverlayUse, load, read_callers};
 use weir_store::{Clock as _, SystemClock};
 use weir_text::{instant_text, nearest, next_begin, phase};
 
@@ -39,6 +39,9 @@ pub fn run(
 ) -> Result<(), Failed> {
     let loaded = load(&source.into(), dialect).map_err(Failed::Policies)?;
     write(&loaded, THE_SERVERS, &[], &[], domain, descriptors, out)?;
+    for warning in loaded.overlays.iter().flat_map(OverlayUse::warnings) {
+        writeln!(out, "{}", printable(&warning))?;
+    }
     Ok(())
 }
 

@@ -10,7 +10,8 @@ pub const SPANS_MAX: usize = 16;
 const DAYS: usize = 7;
 const HOUR_MINUTES: u16 = 60;
 const DAY_MINUTES: u16 = 24 * HOUR_MINUTES;
-const WEEK_MINUTES: u16 = 7 * DAY_MINUTES;
+/// The minutes of a week.
+pub const WEEK_MINUTES: u16 = 7 * DAY_MINUTES;
 
 /// Days of the week, a bit for each from Monday on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,6 +192,12 @@ impl Week {
             Some((_, end)) => (true, Some(until(*end, 0))),
             None => (false, wrapped.map(|(from, _)| until(*from, 1))),
         }
+    }
+
+    /// The ranges, in minutes from Monday 00:00.
+    #[must_use]
+    pub fn ranges(&self) -> &[(u16, u16)] {
+        &self.0
     }
 
     fn is_whole(&self) -> bool {

@@ -187,7 +187,8 @@ impl FileReader<'_> {
             return Err(self.report(fields.at, message));
         }
         let (at, domain, name, replace) = (fields.at, domain?, name?, replace?);
-        Ok(Overlay { at, domain, path, any_depth, name, replace, limit, descriptor })
+        let has_comment = self.document.has_comment(at.line, self.document.last_line(id));
+        Ok(Overlay { at, has_comment, domain, path, any_depth, name, replace, limit, descriptor })
     }
 
     fn pattern_of_domain(&mut self, fields: &Fields) -> Result<Glob, Reported> {

@@ -297,9 +297,9 @@ impl FileReader<'_> {
                 }
                 break;
             }
-            let overlays = self.edits.of.remove(&item);
+            let by = self.edits.of.remove(&item);
             let descriptor = self.document.node(item).position;
-            self.overlaid = overlays.map(|overlays| Overlaid { descriptor, overlays });
+            self.overlaid = by.map(|by| Overlaid { descriptor, by });
             outlines.extend(self.descriptor(item, level).ok());
             self.overlaid = None;
         }
@@ -460,8 +460,11 @@ impl FileReader<'_> {
         allowed
     }
 
-    /// Whether a comment is beside or above the descriptor's own keys, without nested descriptors.
+    /// Whether a comment is beside or above the descriptor's own keys, without nested descriptors, or those of an overlay.
     fn has_comment(&self, fields: &Fields) -> bool {
+        if self.overlaid.as_ref().is_some_and(|overlaid| overlaid.by.has_comment) {
+            return true;
+        }
         let first = fields.at.line;
         let last = fields.values_but(descriptor::DESCRIPTORS).map(|value| self.document.last_line(value)).max();
         self.paths.is_some() || self.document.has_comment(first, last.unwrap_or(first))

@@ -181,7 +181,7 @@ impl<'r> FileReader<'r> {
                 format!("{message} (for the descriptor at {})", self.place(overlaid.descriptor))
             }
             Some(overlaid) => {
-                let places: Vec<_> = overlaid.overlays.iter().map(|at| self.place(at.grafted()).to_string()).collect();
+                let places: Vec<_> = overlaid.by.places.iter().map(|at| self.place(at.grafted()).to_string()).collect();
                 format!("{message} (with the overlay at {})", places.join(" and at "))
             }
         }

@@ -326,6 +326,23 @@ fn an_overlay_that_no_limit_meets_is_a_warning() {
     assert_eq!(texts, [format!("o.yaml:3:3: {expected}"), format!("o.yaml:4:3: {expected}")]);
 }
 
+/// The reason of a limit on trial can be in the overlay that makes it one.
+#[test]
+fn a_comment_of_an_overlay_is_a_reason() {
+    let trial = "- {domain: shop, descriptors: [user], rate_limit: {shadow: true}}\n";
+    for (overlays, warned) in [
+        (format!("overlays:\n{trial}"), true),
+        (format!("# of all\n\noverlays:\n{trial}"), true),
+        (format!("overlays:\n# we try the lower number\n{trial}"), false),
+        (format!("overlays:\n{} # we try it\n", trial.trim_end()), false),
+    ] {
+        let mut loaded = loaded(POLICY, &overlays).unwrap();
+        check_warnings(&mut loaded);
+        let has_warning = loaded.warnings.list().iter().any(|found| found.code == Code::NoReason);
+        assert_eq!(has_warning, warned, "{overlays}");
+    }
+}
+
 /// Each mistake of a file by itself.
 #[test]
 fn mistakes_of_a_file_have_their_places() {
@@ -503,19 +520,31 @@ fn a_changed_overlay_is_a_difference_and_explain_has_its_keys() {
     write("p.yaml", POLICY);
     let new = write("new.overlay.yaml", &shop("[user]", "replace: true\n  rate_limit: 5/h"));
     let old = write("old.overlay.yaml", "overlays: []");
-    let diff = |old_overlay: Option<PathBuf>| {
-        let dialect = DialectArguments { overlay: Some(new.clone()), ..DialectArguments::default() };
+    let unmet = write("unmet.overlay.yaml", &shop("[usr]", "rate_limit: 5/h"));
+    let warning = "unmet.overlay.yaml:2:3: warning: no limit meets this overlay\n";
+    let report = |overlay: &Path, old_overlay: Option<PathBuf>, out: &mut Vec<u8>| {
+        let dialect = DialectArguments { overlay: Some(overlay.to_owned()), ..DialectArguments::default() };
         let (old, new) = (dir.path().to_owned(), dir.path().to_owned());
         let diff =
             Diff { old, new, format: DiffFormat::Text, traffic: None, fail_on: Vec::new(), dialect, old_overlay };
-        diff::run(&diff, &mut Vec::new()).unwrap()
+        diff::run(&diff, out).unwrap()
     };
+    let diff = |old_overlay| report(&new, old_overlay, &mut Vec::new());
     assert_eq!((diff(None), diff(Some(old))), (Outcome::Same, Outcome::Differs));
-
     let mut out = Vec::new();
-    let source = Source { overlay: Some(new), ..Source::from(dir.path()) };
-    let descriptor = vec![("user".to_owned(), "ann".to_owned())];
-    explain::run(source, Dialect::default(), "shop", &[descriptor], &mut out).unwrap();
+    assert_eq!(report(&unmet, None, &mut out), Outcome::Same);
     let told = String::from_utf8(out).unwrap();
+    assert_eq!(told.matches(warning).count(), 1, "{told}");
+
+    let explained = |overlay: PathBuf| {
+        let mut out = Vec::new();
+        let source = Source { overlay: Some(overlay), ..Source::from(dir.path()) };
+        let descriptor = vec![("user".to_owned(), "ann".to_owned())];
+        explain::run(source, Dialect::default(), "shop", &[descriptor], &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let told = explained(new.clone());
     assert!(told.contains("5/hour") || told.contains("5 per hour"), "{told}");
+    assert!(!told.contains("no limit meets"), "{told}");
+    assert!(explained(unmet).ends_with(warning));
 }

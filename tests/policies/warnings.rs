@@ -181,6 +181,18 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         "no limit applies from 2099-01-01T00:00:00Z until 2099-02-01T00:00:00Z",
     ),
     (
+        Code::TermGap,
+        "  - key: a\n    rate_limits:\n      - {rate: 1/s, name: a, during: \"daily 08:00-19:59 Europe/Berlin\"}\n      - {rate: 2/s, name: b, during: \"daily 20:00-08:00 Europe/Berlin\"}\n",
+        "3:5",
+        "no limit applies from Mon 19:59 until Mon 20:00 Europe/Berlin",
+    ),
+    (
+        Code::TermGap,
+        "  - key: a\n    rate_limits:\n      - {rate: 1/s, name: a, during: \"Mon-Sat 00:00-24:00\"}\n      - {rate: 2/s, name: b, during: \"Sun 00:00-23:30\"}\n",
+        "3:5",
+        "no limit applies from Sun 23:30 until Mon 00:00 UTC",
+    ),
+    (
         Code::AllowsNothing,
         "  - key: a\n    rate_limit: 1/s\n    allow_warnings:\n      no_reason: staff needs it\n",
         "6:7",

@@ -45,6 +45,11 @@ pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> 
     if !report.comparison.unknown.is_empty() {
         writeln!(out)?;
     }
+    for warning in
+        report.new.warnings.iter().chain(report.old.warnings.iter().filter(|it| !report.new.warnings.contains(it)))
+    {
+        writeln!(out, "{}", printable(warning))?;
+    }
     writeln!(out, "{}", report.summary())?;
     write_answers(report, out)
 }

@@ -161,6 +161,7 @@ impl Running<'_> {
     fn ask(&mut self, step: &Step, ask: &Ask) -> Result<(), Trouble> {
         let mut failure: Option<Failure> = None;
         let (mut passed, mut denied) = (0_u64, 0_u64);
+        let mut has_held = false;
         let first = self.request(ask, 1);
         if let Some(name) = &ask.receipt {
             self.receipts.remove(name);
@@ -177,6 +178,7 @@ impl Running<'_> {
                     sent += 1;
                     let mut got = self.send(request)?;
                     if let RequestResult::Answer { answer, .. } = &mut got {
+                        has_held |= !answer.holds.is_empty();
                         self.keep(ask, request, now, std::mem::take(&mut answer.holds));
                     }
                     may_be_unmet &= got.meets_no_rule(ask);
@@ -208,6 +210,9 @@ impl Running<'_> {
         let mut differences = count(&ask.expect, passed, denied);
         if ask.receipt.as_ref().is_some_and(|name| !self.receipts.contains_key(name)) {
             differences.push(difference(step.position, "receipt", "a receipt", "no hold".to_owned()));
+        }
+        if ask.lasts.is_some() && passed > 0 && !has_held {
+            differences.push(difference(step.position, "lasts", "a hold or a permit that ends", "none".to_owned()));
         }
         if !differences.is_empty() {
             let text = format!("{} from {}", counted(ask.requests(), "request"), instant_text(step.now));

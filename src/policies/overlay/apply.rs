@@ -9,7 +9,7 @@ use weir_text::boolean;
 use weir_text::yaml::{Document, Node, NodeId, Value};
 
 use super::COMPARISONS_MAX;
-use super::edits::{Edits, Given, Overlay, Overlays, Pattern, ValuePattern};
+use super::edits::{EditedBy, Edits, Given, Overlay, Overlays, Pattern, ValuePattern};
 use crate::tables::{FORMS, descriptor, file, limit};
 use crate::{PROBLEMS_MAX, Position};
 
@@ -134,11 +134,11 @@ impl Editor<'_, '_> {
         self.at = self.document.node(id).position;
         let by = self.limits(&mut entries, &here);
         let has_changed = self.below(&mut entries, &further);
-        if by.is_empty() && !has_changed {
+        if by.places.is_empty() && !has_changed {
             return None;
         }
         let edited = self.replaced(id, Value::Mapping(entries));
-        if !by.is_empty() {
+        if !by.places.is_empty() {
             self.edits.of.insert(edited, by);
         }
         Some(edited)
@@ -164,9 +164,9 @@ impl Editor<'_, '_> {
         }
     }
 
-    /// Adds to a descriptor and its limits. Returns the places of the overlays that met a limit.
-    fn limits(&mut self, entries: &mut Entries, here: &[Live<'_>]) -> Vec<Position> {
-        let mut by = Vec::new();
+    /// Adds to a descriptor and its limits. Returns the overlays that met a limit.
+    fn limits(&mut self, entries: &mut Entries, here: &[Live<'_>]) -> EditedBy {
+        let mut by = EditedBy::default();
         let keys = [descriptor::RATE_LIMIT.name, descriptor::RATE_LIMITS.name];
         if here.is_empty() || keys.iter().all(|key| self.value(entries, key).is_none()) {
             return by;
@@ -184,7 +184,8 @@ impl Editor<'_, '_> {
             }
             self.met[index] = true;
             self.give(entries, &overlay.descriptor, overlay);
-            by.push(overlay.at);
+            by.places.push(overlay.at);
+            by.has_comment |= overlay.has_comment;
         }
         by
     }

@@ -25,6 +25,8 @@ pub(crate) struct Overlays {
 #[derive(Debug)]
 pub(super) struct Overlay {
     pub(super) at: Position,
+    /// Whether one of its lines has a comment, or the line above is a comment.
+    pub(super) has_comment: bool,
     pub(super) domain: Glob,
     pub(super) path: Vec<Pattern>,
     /// Whether the path goes on through any descriptors.
@@ -68,20 +70,35 @@ pub struct OverlayUse {
     pub unmet: Vec<Location>,
 }
 
+impl OverlayUse {
+    /// A line for each overlay that no limit has met.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        self.unmet.iter().map(|place| format!("{place}: warning: no limit meets this overlay"))
+    }
+}
+
 /// What overlays have done to a document.
 #[derive(Debug, Default)]
 pub(crate) struct Edits {
     /// At most [`PROBLEMS_MAX`](crate::PROBLEMS_MAX). With as many the rest of the file is not edited.
     pub(crate) problems: Vec<(Position, String)>,
-    /// The places of the overlays of each edited descriptor.
-    pub(crate) of: HashMap<NodeId, Vec<Position>>,
+    /// The overlays of each edited descriptor.
+    pub(crate) of: HashMap<NodeId, EditedBy>,
+}
+
+/// The overlays that a limit of a descriptor has met.
+#[derive(Debug, Default)]
+pub(crate) struct EditedBy {
+    pub(crate) places: Vec<Position>,
+    /// Whether a comment explains one of them.
+    pub(crate) has_comment: bool,
 }
 
 /// An edited descriptor, for messages.
 #[derive(Debug)]
 pub(crate) struct Overlaid {
     pub(crate) descriptor: Position,
-    pub(crate) overlays: Vec<Position>,
+    pub(crate) by: EditedBy,
 }
 
 impl Overlays {

@@ -137,12 +137,13 @@ fn every_expectation_can_fail_and_says_where() {
 }
 
 #[test]
-fn a_receipt_that_no_request_has_is_a_failure_and_a_settle_is_named() {
+fn a_receipt_or_an_end_that_no_request_has_is_a_failure_and_a_settle_is_named() {
     let policy =
         "domain: shop\ndescriptors: [{key: user, rate_limit: {rate: 5/h, hold: true}}, {key: path, rate_limit: 1/s}]";
     let written = Written::new(
         "domain: shop\ncases:\n- name: c\n  steps:\n  - {ask: path=/, receipt: none-held}\n  - {ask: user=ann, hits: 3, receipt: a}\n\
-         \x20 - {ask: user=ann, settle: a, used: 1, expect: {remaining: 3}}\n",
+         \x20 - {ask: user=ann, settle: a, used: 1, expect: {remaining: 3}}\n  - {ask: path=/x, lasts: 1s}\n\
+         \x20 - {ask: user=bob, lasts: 1s}\n",
     );
     written.write("shop.yaml", policy);
     let (_, report) = ran(&written.tests());
@@ -157,6 +158,10 @@ fn a_receipt_that_no_request_has_is_a_failure_and_a_settle_is_named() {
       remaining   shop.test.yaml:7:50
         - expected 3
         + got      4
+    shop.test.yaml:8:5: 1 request from 2040-01-02T00:00:00Z
+      lasts   shop.test.yaml:8:5
+        - expected a hold or a permit that ends
+        + got      none
     "#);
 }
 
