@@ -445,16 +445,26 @@ impl Inspected for Redis {
     fn findings(&self, deadline: Instant) -> Reply<'_, Findings> {
         Reply::Pending(Box::pin(async move {
             let mut found = Findings::default();
+            // A server without an answer hides nothing about the others.
+            let (mut has_answer, mut silent) = (false, None);
             for (address, answer) in self.link.ask_all(eviction::question, deadline).await {
-                if let Value::BulkString(info) = permitted(answer)? {
-                    found.evicting.extend(eviction::warning(&address, &String::from_utf8_lossy(&info)));
+                match permitted(answer) {
+                    Ok(Value::BulkString(info)) => {
+                        has_answer = true;
+                        found.evicting.extend(eviction::warning(&address, &String::from_utf8_lossy(&info)));
+                    }
+                    Ok(_) => has_answer = true,
+                    Err(error) => silent = Some(error),
                 }
+            }
+            if let Some(error) = silent.filter(|_| !has_answer) {
+                return Err(error);
             }
             let asked = SystemTime::now();
             let answers = self.link.ask_all(clock::question, deadline).await;
             let answered = SystemTime::now();
             for (address, answer) in answers {
-                let Some(theirs) = clock::read(&permitted(answer)?) else { continue };
+                let Some(theirs) = answer.ok().and_then(|answer| clock::read(&answer)) else { continue };
                 let difference = clock::difference(theirs, asked, answered);
                 found.clock_difference = found.clock_difference.max(difference);
                 found.clocks.extend(clock::warning(&address, theirs, answered, difference));

@@ -9,7 +9,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use weir_store::Inspected as _;
+use weir_store::redis::pipeline::Options;
+use weir_store::redis::{Endpoint, Redis};
 
+use crate::support::fake_node::{FakeNode, bulk};
 use crate::support::http;
 use crate::support::process::{LogLine, PolicyDirectory, Process, Weir, serve};
 use crate::support::redis::RedisServer;
@@ -133,6 +137,11 @@ fn envoyproxy_ratelimit_462_a_redis_that_hangs_is_left_alone_and_found_again() {
     assert!(waiting <= 3, "{waiting} calls wait: no request should");
     assert!(weir.wait_for_log(0, PATIENCE, says("circuit open")));
     assert!(weir.wait_for_log(0, PATIENCE, says("redis does not answer PINGs")));
+    assert_eq!(
+        field(&weir, "a store does not answer", "kind"),
+        Some("deadline".into()),
+        "the cause, not the open circuit"
+    );
 
     server.thaw();
     until("the circuit to close", PATIENCE, || (store(&weir).1["circuit"] == "closed").then_some(()));
@@ -285,6 +294,22 @@ fn an_eviction_policy_that_drops_live_limits_is_warned_about_once() {
             assert!(weir.written().contains("allkeys-lru"), "it says which");
         }
     }
+}
+
+/// A server that did not return its time hid the warnings about eviction, also those of other servers.
+#[tokio::test]
+async fn a_server_without_a_clock_hides_no_warning_about_eviction() {
+    let node = FakeNode::start();
+    node.says(|command| match &*command[0] {
+        "INFO" => bulk("maxmemory:5\r\nmaxmemory_policy:allkeys-lru\r\n"),
+        // It closes the connection.
+        _ => String::new(),
+    });
+    let endpoint = Endpoint::parse(&format!("redis://127.0.0.1:{}", node.port())).expect("its url");
+    let redis = Redis::start(Options::new(endpoint), "");
+    let found = redis.findings(Instant::now() + PATIENCE).get().await.expect("findings");
+    assert!(node.heard().contains(&"TIME".to_owned()), "{:?}", node.heard());
+    assert!(matches!(&found.evicting[..], [one] if one.contains("allkeys-lru")), "{found:?}");
 }
 
 #[test]
