@@ -250,7 +250,7 @@ fn a_hold_of_a_span_is_settled_after_it() {
 #[test]
 fn a_hold_outside_of_its_span_has_no_say_about_post_paid_limits() {
     let policy = "domain: shop\ndescriptors:\n- key: user\n  rate_limits:\n  - \
-                  {rate: 1000/day, hold: true, during: \"daily 00:00-00:10\"}\n  - {rate: 100/day, post_paid: true}\n";
+                  {rate: 1000/h, hold: true, during: \"daily 00:00-00:10\"}\n  - {rate: 100/day, post_paid: true}\n";
     let server = RedisServer::start();
     for worlds in [Worlds::of(None), Worlds::of(Some(&server))] {
         let world = worlds.with(policy, Mode::Atomic);
