@@ -556,6 +556,15 @@ struct RowSeen {
     outdated: AtomicU64,
 }
 
+/// Stops the callers, also when the test fails: they are waited for.
+struct StopOnDrop<'s>(&'s RowSeen);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::SeqCst);
+    }
+}
+
 impl RowSeen {
     fn change(&self, server: &Served) {
         let mut number = 1;
@@ -610,6 +619,7 @@ descriptors:
     let seen = RowSeen::default();
     let before = group.sentinels.master().unwrap();
     std::thread::scope(|scope| {
+        let _stop = StopOnDrop(&seen);
         scope.spawn(|| seen.change(&servers[0]));
         until("the first row", PATIENCE, || (seen.confirmed.load(Ordering::SeqCst) > 0).then_some(()));
         for _ in 0..CALLERS {
@@ -630,7 +640,6 @@ descriptors:
         seen.goes_on();
         seen.goes_on();
         assert_eq!(seen.outdated.load(Ordering::SeqCst), outdated, "after all have moved: {seen:?}");
-        seen.stop.store(true, Ordering::SeqCst);
     });
 }
 
