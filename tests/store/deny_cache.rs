@@ -448,7 +448,9 @@ fn an_answer_without_room_for_the_denied_hits_keeps_the_denial() {
 /// [dn-5] [pc-6] A request with its own numbers can make a debt drain faster.
 #[test]
 fn a_debt_that_other_numbers_have_rewritten_ends_the_denial() {
-    let of = |requests| Limit::new(requests, Unit::Hour.window(), Algorithm::Gcra { burst: u32::try_from(requests).unwrap() }).unwrap();
+    let of = |requests| {
+        Limit::new(requests, Unit::Hour.window(), Algorithm::Gcra { burst: u32::try_from(requests).unwrap() }).unwrap()
+    };
     let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
     scene.use_up(&of(10));
     assert!(scene.cached(&of(10), 1).is_some());
