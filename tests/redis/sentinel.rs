@@ -207,6 +207,8 @@ async fn a_replica_is_used_as_soon_as_it_is_the_master_and_not_left_for_the_old_
             }
         }
     };
+    // As a sentinel does: it closes the connections too, also the one on which weir asks for the role.
+    new.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
     new.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
     load.moved_to(&new).await;
     load.calm_again().await;
@@ -379,6 +381,7 @@ async fn a_failover_by_order_costs_few_calls_and_none_runs_twice() {
     load.calm().await;
     let before = group.sentinels.master().unwrap();
     assert_eq!(before, group.servers[0].port());
+    group.sentinels.wait_for_subscribers(1);
     group.sentinels.fail_over();
     load.over(&group.sentinels, before).await;
     let [old, new] = &group.servers;
@@ -627,6 +630,7 @@ descriptors:
         }
         seen.goes_on();
         assert_eq!(seen.outdated.load(Ordering::SeqCst), 0, "{seen:?}");
+        group.sentinels.wait_for_subscribers(servers.len());
         group.sentinels.fail_over();
         until("another master", FAILOVER_PATIENCE, || group.sentinels.master().filter(|master| *master != before));
         until("no connection to the old master", FAILOVER_PATIENCE, || {

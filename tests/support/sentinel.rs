@@ -156,6 +156,17 @@ impl SentinelSet {
         named
     }
 
+    /// Waits until so many clients have subscribed to failovers at each of them.
+    pub fn wait_for_subscribers(&self, count: usize) {
+        for sentinel in &self.sentinels {
+            until("the subscriptions to failovers", PATIENCE, || {
+                let clients = self.ask(sentinel.port, &["CLIENT", "LIST"])?;
+                let subscribed = |line: &&str| line.split(' ').any(|field| field == "sub=2");
+                (clients.lines().filter(subscribed).count() >= count).then_some(())
+            });
+        }
+    }
+
     /// Orders a failover, without one being needed.
     pub fn fail_over(&self) {
         let port = self.sentinels[0].port;

@@ -34,6 +34,9 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How often a replica that becomes the master is asked for its role.
 const ROLE_EVERY: Duration = Duration::from_millis(5);
 
+/// When such a replica is dialled again after an error.
+const REDIAL_EVERY: Duration = Duration::from_millis(20);
+
 /// How long a promotion may take.
 const PROMOTION_MAX: Duration = Duration::from_secs(10);
 
@@ -177,7 +180,7 @@ impl Sentinels {
             else {
                 continue;
             };
-            // After a failure, the question every second finds the master, and a dial reports why it cannot be used.
+            // After that, the question every second finds the master, and a dial reports why it cannot be used.
             let _ = timeout(PROMOTION_MAX, self.await_promotion(new, observer)).await;
             // A sentinel that sends events without end does not keep weir busy.
             tokio::time::sleep(ROLE_EVERY).await;
@@ -196,15 +199,23 @@ impl Sentinels {
     }
 
     /// Waits until this server is a master. From then on it is the known one.
-    async fn await_promotion(&self, new: HostPort, observer: &Arc<dyn RedisObserver>) -> Result<(), DialError> {
+    async fn await_promotion(&self, new: HostPort, observer: &Arc<dyn RedisObserver>) {
         let known = self.epoch.lock().master.as_deref().cloned();
-        let Some(old) = known.filter(|known| *known != new) else { return Ok(()) };
-        let mut connection = self.redis.at(&new.host, new.port).open(observer).await?;
-        while role(&mut connection).await? != MASTER {
-            tokio::time::sleep(ROLE_EVERY).await;
+        let Some(old) = known.filter(|known| *known != new) else { return };
+        // A sentinel closes the connections to the replica in the moment in which it promotes it.
+        while self.await_master(&new, observer).await.is_err() {
+            tokio::time::sleep(REDIAL_EVERY).await;
         }
         self.epoch.lock().promotion = Some(Promotion { old, new: new.clone(), until: Instant::now() + STALE_MAX });
         self.known_as(new, observer);
+    }
+
+    /// Asks a server for its role, on one connection, until it is a master.
+    async fn await_master(&self, server: &HostPort, observer: &Arc<dyn RedisObserver>) -> Result<(), DialError> {
+        let mut connection = self.redis.at(&server.host, server.port).open(observer).await?;
+        while role(&mut connection).await? != MASTER {
+            tokio::time::sleep(ROLE_EVERY).await;
+        }
         Ok(())
     }
 
