@@ -618,10 +618,17 @@ type Labels = BTreeMap<String, BTreeSet<String>>;
 /// The page is made of the same table.
 fn documented_metrics() -> Labels {
     let rows = SECTIONS.iter().flat_map(|section| section.metrics).filter(|row| {
-        // With settings and policies that have tests of their own: tests/service/xds.rs, traces.rs, operator/alerts.rs and
-        // holds.rs.
-        let others =
-            ["weir_xds_", "weir_traces_", "weir_metrics_", "weir_alerts_total", "weir_alert_webhook_", "weir_hold"];
+        // With settings and policies that have tests of their own: tests/service/callers.rs, xds.rs, traces.rs, operator/alerts.rs
+        // and holds.rs.
+        let others = [
+            "weir_caller",
+            "weir_xds_",
+            "weir_traces_",
+            "weir_metrics_",
+            "weir_alerts_total",
+            "weir_alert_webhook_",
+            "weir_hold",
+        ];
         !others.iter().any(|prefix| row.name.starts_with(prefix))
     });
     rows.map(|row| (row.name.to_owned(), row.labels.iter().map(|label| (*label).to_owned()).collect())).collect()
@@ -661,7 +668,7 @@ fn the_operator_sees_the_policies_with_their_places() {
     assert_eq!(rules[1]["role"], "shadow");
     let limit = json!({
         "name": null, "algorithm": "gcra", "requests": 5, "window_us": 86_400_000_000_u64, "capacity": 3, "id": "g86400s",
-        "drain": false, "post_paid": false, "hold": false, "at_least": null, "alert_at": [], "lease_us": null, "shadow": false, "from_us": null, "until_us": null,
+        "drain": false, "post_paid": false, "hold": false, "at_least": null, "amount": null, "alert_at": [], "lease_us": null, "shadow": false, "from_us": null, "until_us": null,
         "during": null, "counts": "hits",
     });
     assert_eq!(rules[1]["limits"], json!([limit]));
