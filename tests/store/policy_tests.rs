@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use weir_cli::test::{NoTests, TestFormat, Tests, Verdict, run};
 use weir_lab::testing::Strictness;
-use weir_policies::files::is_traffic;
+use weir_policies::files::{is_callers, is_traffic};
 use weir_policies::test_file;
 use weir_settings::Secret;
 
@@ -101,8 +101,9 @@ fn every_directory_of_examples_has_tests() {
     while let Some(directory) = open.pop() {
         let entries = fs::read_dir(&directory).expect("a directory").map(|entry| entry.expect("an entry").path());
         let entries: Vec<PathBuf> = entries.collect();
-        let is_yaml =
-            |path: &&PathBuf| path.extension().is_some_and(|extension| extension == "yaml") && !is_traffic(path);
+        let is_yaml = |path: &&PathBuf| {
+            path.extension().is_some_and(|extension| extension == "yaml") && !is_traffic(path) && !is_callers(path)
+        };
         let (tests, own): (Vec<_>, Vec<_>) =
             entries.iter().filter(is_yaml).partition(|path| path.to_string_lossy().ends_with(".test.yaml"));
         policies += own.len();

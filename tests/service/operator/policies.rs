@@ -117,8 +117,8 @@ fn the_rules_in_force_have_each_key_of_their_descriptors() {
     let shown = |rule: &RuleInForce| (Value::from(rule.keys.clone()), json!(rule.entries));
     let keys = |shadow: bool, replaced: &[&str]| {
         json!({
-            "metadata": false, "name": null, "quota_mode": false, "replaces": replaced, "shadow_mode": shadow,
-            "unlimited": false,
+            "metadata": false, "name": null, "quota_mode": false, "replaces": replaced, "request_limit": null,
+            "shadow_mode": shadow, "unlimited": false, "weigh": null,
         })
     };
     let plan = json!({ "key": "plan", "share_threshold": true });
