@@ -106,6 +106,9 @@ fn around(name: &str) -> Vec<&'static str> {
     if name.starts_with("alerts.") {
         around.extend(["alerts.webhook_url=https://alerts.example/base", "alerts.webhook_secret_file=base"]);
     }
+    if name == "admin.metrics_token" {
+        around.push("admin.token_file=tokens");
+    }
     if name == "policies.source" {
         around.push("policies.xds.server=xds.internal:18000");
     }
