@@ -221,7 +221,7 @@ mod tests {
             problems(vec![shop(vec![above, one("c"), one("c")]), shop(vec![])]),
             [
                 "r0: descriptors[0].descriptors[0].rate_limit (b): requests_per_unit must be a whole number from 0 to \
-                 4294967295, not \"-1\"",
+                 999999999999999, not \"-1\"",
                 "r0: descriptors[2] (c): key \"c\" without a value appears twice, first at descriptors[1] (c)",
                 "r1: domain \"shop\" is defined already, at r0",
             ]

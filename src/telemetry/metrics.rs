@@ -678,6 +678,7 @@ mod tests {
                 "weir_requests_total{domain=\"shop\",result=\"store_failed\"} 1",
                 "weir_requests_total{domain=\"(unknown)\",result=\"invalid\"} 1",
                 "weir_requests_total{domain=\"(unknown)\",result=\"no_policies\"} 0",
+                "weir_requests_total{domain=\"(unknown)\",result=\"not_allowed\"} 0",
                 "weir_requests_total{domain=\"(unknown)\",result=\"unknown_domain\"} 1",
             ]
         );
