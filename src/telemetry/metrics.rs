@@ -695,7 +695,7 @@ mod tests {
                 .contains(&"weir_requests_total{domain=\"shop\",result=\"ok\"} 3".to_owned())
         );
         one.loaded(&PolicySet::default());
-        assert_eq!(lines(&metrics, "weir_requests_total").len(), 3);
+        assert_eq!(lines(&metrics, "weir_requests_total").len(), 4);
     }
 
     #[test]
