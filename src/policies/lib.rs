@@ -681,7 +681,7 @@ fn utf_16(bytes: &[u8]) -> Option<Option<String>> {
 /// ]);
 /// assert_eq!(
 ///     read_trees([("shop".to_owned(), Ok(shop))], Dialect::default()).unwrap_err().to_string(),
-///     "shop: descriptors[0].rate_limit (user): requests_per_unit must be a whole number from 0 to 4294967295, not the \
+///     "shop: descriptors[0].rate_limit (user): requests_per_unit must be a whole number from 0 to 999999999999999, not the \
 ///      text \"many\""
 /// );
 /// ```
