@@ -1,22 +1,19 @@
 //! The callers and their rights: loaded at the start, and again when their file changes or an operator orders it.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
-use tokio::time::MissedTickBehavior;
+use futures_util::FutureExt as _;
+use tokio::task::JoinHandle;
 use weir_engine::callers::{Callers, Refusal};
-use weir_engine::words::printable;
-use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
+use weir_lifecycle::{Life, Reloads, on_own_thread};
 use weir_limiter::callers::{CallerCounts, CallersInForce};
-use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
 use weir_policies::{Listening, Problems, read_callers};
 use weir_settings::{HTTP_LISTENER, Settings};
 use weir_telemetry::metrics::{Metrics, Number};
 
 use super::AppError;
 use super::policies::of_load;
+use super::watched::{Cause, WatchedFile, follow};
 
 /// The most problems of one file in the log.
 const PROBLEMS_LOGGED_MAX: usize = 20;
@@ -33,9 +30,8 @@ pub fn listening(listen: &weir_settings::Listen) -> Listening {
 
 /// Watches the file of callers.
 pub(super) struct CallerFile {
-    path: PathBuf,
+    file: WatchedFile,
     listening: Listening,
-    watch: Watch,
     in_force: Arc<CallersInForce>,
     /// 1 while the newest file is refused.
     refused: Number,
@@ -49,10 +45,11 @@ impl CallerFile {
     pub(super) async fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Option<Self>, AppError> {
         let Some(path) = settings.callers_file.clone() else { return Ok(None) };
         let listening = listening(&settings.listen);
-        // The watch starts before the file is read, so that no change is missed.
-        let (watch, read) = on_own_thread({
-            let (path, listening) = (path.clone(), listening.clone());
-            move || (Watch::new(Source::from(&path)), read_callers(&path, Some(&listening)))
+        let of_thread = listening.clone();
+        let (file, read) = on_own_thread(move || {
+            let file = WatchedFile::new(path, "callers");
+            let read = read_callers(&file.path, Some(&of_thread));
+            (file, read)
         })
         .await;
         let callers = read.map_err(|problems| AppError::Policies(of_load(&problems).lines()))?;
@@ -62,7 +59,7 @@ impl CallerFile {
         let in_force = Arc::new(CallersInForce::new(callers, settings.runtime.cores().get(), show));
         metrics.show("weir_callers", &[], &in_force, |in_force| in_force.count() as u64);
         let refused = metrics.number("weir_input_refused", &["callers"]);
-        Ok(Some(Self { path, listening, watch, in_force, refused }))
+        Ok(Some(Self { file, listening, in_force, refused }))
     }
 
     pub(super) const fn in_force(&self) -> &Arc<CallersInForce> {
@@ -70,52 +67,20 @@ impl CallerFile {
     }
 
     /// Applies every change of the file, or logs its problems and keeps the callers in force.
-    pub(super) async fn follow(mut self, mut reloads: Reloads, life: Life) -> Result<(), String> {
-        let mut ticks = tokio::time::interval(POLL_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let is_order = tokio::select! {
-                () = life.reached(Phase::Draining) => return Ok(()),
-                () = reloads.next() => true,
-                _ = ticks.tick() => false,
-            };
-            // A file system that does not answer blocks one thread.
-            let looking = on_own_thread(move || {
-                self.look(is_order);
-                self
-            });
-            tokio::select! {
-                () = life.reached(Phase::Draining) => return Ok(()),
-                looked = looking => self = looked,
-            }
-        }
+    pub(super) async fn follow(self, reloads: Reloads, life: Life) -> Result<(), String> {
+        // A file system that does not answer blocks one thread.
+        let ended = |reading: JoinHandle<Self>| reading.map(|read| read.map_err(|error| error.to_string()));
+        follow(self, Self::look, ended, reloads, life).await
     }
 
-    fn look(&mut self, is_order: bool) {
-        if is_order {
-            self.watch.settle_now();
-        } else {
-            match self.watch.poll(Instant::now()) {
-                Some(Change::Settled) => {}
-                Some(Change::Restless(_)) => {
-                    let file = printable(&self.path.display().to_string());
-                    tracing::warn!(file, "the file of callers keeps changing and is not loaded");
-                    return;
-                }
-                // A single file never rests beside others.
-                Some(Change::AtRest(_)) | None => return,
-            }
-        }
-        let read = read_callers(&self.path, Some(&self.listening));
-        // The file may have been read while it changed again. The watch reports that when it settles.
-        if !is_order && !self.watch.is_unchanged(&BTreeSet::new()) {
-            return;
-        }
-        self.refused.set(u64::from(read.is_err()));
+    fn look(&mut self, cause: Cause) {
+        let Self { file, listening, in_force, refused } = self;
+        let Some(read) = file.read_again(cause, |path| read_callers(path, Some(listening))) else { return };
+        refused.set(u64::from(read.is_err()));
         match read {
             Ok(callers) => {
                 log(&callers);
-                self.in_force.replace(callers);
+                in_force.replace(callers);
             }
             Err(problems) => refuse(&problems),
         }

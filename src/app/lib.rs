@@ -25,6 +25,7 @@ mod server;
 mod service_manager;
 mod stores;
 mod traces;
+mod watched;
 mod xds;
 mod xds_target;
 

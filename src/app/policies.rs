@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use weir_engine::PolicySet;
@@ -12,13 +13,14 @@ use weir_engine::words::printable;
 use weir_http::{KeptFiles, Overlays, PolicyProblems, ServiceState};
 use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_limiter::Policies;
-use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
+use weir_policies::watch::{Change, Source, Watch};
 use weir_policies::{
     Dialect, HeldBack, LastGood, ProblemKind, Problems, Restless, Warnings, load_and_keep, load_isolated,
 };
 use weir_telemetry::metrics::Metrics;
 
 use super::policy_changes::Changes;
+use super::watched::{Cause, follow};
 
 /// A longer read of the directory is a problem. A file system that never answers cannot be interrupted: weir waits for
 /// its thread, and starts no second one.
@@ -142,13 +144,6 @@ impl Target {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cause {
-    Poll,
-    /// An order of the operator. Loads the current files, even if they still change.
-    Order,
-}
-
 pub(super) struct Reload {
     watch: Watch,
     source: Source,
@@ -186,7 +181,7 @@ impl Reload {
         let target = Arc::new(target);
         let of_thread = target.clone();
         let look = move |reload: &mut Self, cause| reload.look(cause, &of_thread);
-        follow(self, look, &path, &target, reloads, life).await
+        follow(self, look, in_read_time(&path, &target), reloads, life).await
     }
 
     fn look(&mut self, cause: Cause, target: &Target) {
@@ -273,34 +268,12 @@ pub(super) fn some_paths(paths: &BTreeSet<PathBuf>) -> String {
     shown.join(", ")
 }
 
-/// Calls `look` with every poll and every order, on a thread: the file system may block, but the control runtime must not.
-/// A look that does not end is a problem of `target`.
-pub(super) async fn follow<T: Send + 'static>(
-    mut reader: T,
-    look: impl Fn(&mut T, Cause) + Clone + Send + 'static,
-    path: &Path,
-    target: &Target,
-    mut reloads: Reloads,
-    life: Life,
-) -> Result<(), String> {
-    let mut ticks = tokio::time::interval(POLL_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        let cause = tokio::select! {
-            () = life.reached(Phase::Draining) => return Ok(()),
-            () = reloads.next() => Cause::Order,
-            _ = ticks.tick() => Cause::Poll,
-        };
-        let look = look.clone();
-        let reading = tokio::task::spawn_blocking(move || {
-            look(&mut reader, cause);
-            reader
-        });
-        tokio::select! {
-            () = life.reached(Phase::Draining) => return Ok(()),
-            read = in_time(READ_TIMEOUT, reading, path, target) => reader = read?,
-        }
-    }
+/// Waits for a thread that reads this path, which may take [`READ_TIMEOUT`].
+pub(super) fn in_read_time<'t, T: Send + 'static>(
+    path: &'t Path,
+    target: &'t Target,
+) -> impl Fn(JoinHandle<T>) -> BoxFuture<'t, Result<T, String>> {
+    move |reading| Box::pin(in_time(READ_TIMEOUT, reading, path, target))
 }
 
 /// Waits for the thread that reads. Reports one problem after a time, and waits until the file system answers.

@@ -18,8 +18,9 @@ use weir_policies::files::{Source, policy_files, row_files};
 use weir_policies::watch::{Change, POLL_EVERY, Watch};
 use weir_telemetry::metrics::Metrics;
 
-use super::policies::{Cause, some_paths};
+use super::policies::some_paths;
 use super::second_redis::SecondRedis;
+use super::watched::Cause;
 
 /// The most problems of one look that are shown.
 const PROBLEMS_MAX: usize = 20;

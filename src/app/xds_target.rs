@@ -4,23 +4,20 @@
 //! the overlays, and overlays that contradict the last response. Not here: the client (xds), and the meaning of resources
 //! (xds/resource.rs).
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use weir_engine::words::printable;
 use weir_http::PolicyProblems;
 use weir_lifecycle::{Life, Reloads};
-use weir_policies::watch::{Change, Source, Watch};
 use weir_policies::{Dialect, Loaded, OverlayFile, Problems, Reading};
 use weir_telemetry::metrics::LimitSource;
 use weir_xds::{Resource, UnknownFields};
 
 use super::AppError;
-use super::policies::{self, Cause};
+use super::policies;
+use super::watched::{Cause, WatchedFile, follow};
 
 pub(super) struct PolicyTarget {
     pub(super) load: policies::Target,
@@ -49,10 +46,7 @@ struct Refused {
 }
 
 /// Watches the file of overlays.
-pub(super) struct OverlayWatch {
-    path: PathBuf,
-    watch: Watch,
-}
+pub(super) struct OverlayWatch(WatchedFile);
 
 impl PolicyTarget {
     /// Reads the overlays that the settings name.
@@ -67,7 +61,7 @@ impl PolicyTarget {
         let mut overlaid = None;
         if let Some(path) = settings.overlay.clone() {
             // The watch starts before the file is read, so that no change is missed.
-            watch = Some(OverlayWatch { watch: Watch::new(Source::from(&path)), path: path.clone() });
+            watch = Some(OverlayWatch(WatchedFile::new(path.clone(), "overlays")));
             let read = OverlayFile::read(&path);
             let good = read.map_err(|problems| AppError::Policies(policies::of_load(&problems).lines()))?;
             overlaid = Some(Mutex::new(Overlaid { good, refused: None, refused_response: None, resources: None }));
@@ -174,31 +168,15 @@ impl PolicyTarget {
 impl OverlayWatch {
     /// Applies every change of the file.
     pub(super) async fn follow(self, target: Arc<PolicyTarget>, reloads: Reloads, life: Life) -> Result<(), String> {
-        let path = self.path.clone();
+        let path = self.0.path.clone();
         let of_thread = target.clone();
         let look = move |watch: &mut Self, cause| watch.look(cause, &of_thread);
-        policies::follow(self, look, &path, &target.load, reloads, life).await
+        follow(self, look, policies::in_read_time(&path, &target.load), reloads, life).await
     }
 
     fn look(&mut self, cause: Cause, target: &PolicyTarget) {
-        match cause {
-            Cause::Order => self.watch.settle_now(),
-            Cause::Poll => match self.watch.poll(Instant::now()) {
-                Some(Change::Settled) => {}
-                Some(Change::Restless(_)) => {
-                    let file = printable(&self.path.display().to_string());
-                    tracing::warn!(file, "the file of overlays keeps changing and is not loaded");
-                    return;
-                }
-                // A single file never rests beside others.
-                Some(Change::AtRest(_)) | None => return,
-            },
+        if let Some(overlay) = self.0.read_again(cause, OverlayFile::read) {
+            target.put_overlay(overlay);
         }
-        let overlay = OverlayFile::read(&self.path);
-        // The file may have been read while it changed again. The watch reports that when it settles.
-        if cause == Cause::Poll && !self.watch.is_unchanged(&BTreeSet::new()) {
-            return;
-        }
-        target.put_overlay(overlay);
     }
 }

@@ -79,21 +79,30 @@ pub struct Domains {
     prefixes: Box<[Box<str>]>,
 }
 
+/// Why a text stands for no domains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DomainError {
+    #[error("an empty domain")]
+    Empty,
+    #[error("a {ANY} may only be the last character of a domain")]
+    Wildcard,
+}
+
 impl Domains {
     /// Reads names, and prefixes that end with `*`.
     ///
     /// # Errors
-    /// The first text that is neither, with the reason.
-    pub fn new<'t>(texts: impl IntoIterator<Item = &'t str>) -> Result<Self, String> {
+    /// The position of the first text that is neither, with the reason.
+    pub fn new<'t>(texts: impl IntoIterator<Item = &'t str>) -> Result<Self, (usize, DomainError)> {
         let (mut exact, mut prefixes) = (Vec::new(), Vec::new());
-        for text in texts {
+        for (at, text) in texts.into_iter().enumerate() {
             let (list, name): (&mut Vec<Box<str>>, _) = match text.strip_suffix(ANY) {
                 Some(prefix) => (&mut prefixes, prefix),
-                None if text.is_empty() => return Err("an empty domain".to_owned()),
+                None if text.is_empty() => return Err((at, DomainError::Empty)),
                 None => (&mut exact, text),
             };
             if name.contains(ANY) {
-                return Err(format!("a {ANY} may only be the last character of a domain"));
+                return Err((at, DomainError::Wildcard));
             }
             list.push(name.into());
         }
@@ -103,6 +112,15 @@ impl Domains {
         // The sorted list has a prefix right before all texts that begin with it.
         prefixes.dedup_by(|later, earlier| later.starts_with(&**earlier));
         Ok(Self { exact: exact.into(), prefixes: prefixes.into() })
+    }
+
+    pub fn all() -> Self {
+        Self { exact: Box::default(), prefixes: ["".into()].into() }
+    }
+
+    /// Whether these are all domains. No other domains have an empty name.
+    pub fn are_all(&self) -> bool {
+        self.has("")
     }
 
     pub fn has(&self, domain: &str) -> bool {

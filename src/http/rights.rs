@@ -11,6 +11,7 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 use sha2::{Digest as _, Sha256};
+use weir_engine::callers::{DomainError, Domains};
 use weir_text::nearest;
 
 use super::json_error;
@@ -30,25 +31,15 @@ const ALL: &str = "all";
 
 pub(super) type TokenHash = [u8; 32];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Right {
-    /// To see keys of callers.
-    Look,
-    /// To see the values of requests that a tap otherwise hides.
-    Tap,
-    /// To set and remove overrides and rows, and to reset states.
-    Change,
-}
-
-impl Right {
-    const EACH: [Self; 3] = [Self::Look, Self::Tap, Self::Change];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Look => "look",
-            Self::Tap => "tap",
-            Self::Change => "change",
-        }
+weir_engine::named! {
+    /// What a token permits.
+    pub enum Right {
+        /// To see keys of callers.
+        Look = "look",
+        /// To see the values of requests that a tap otherwise hides.
+        Tap = "tap",
+        /// To set and remove overrides and rows, and to reset states.
+        Change = "change",
     }
 }
 
@@ -59,14 +50,7 @@ pub(super) struct Caller {
     /// The hash of its token.
     pub(super) hash: TokenHash,
     rights: Vec<Right>,
-    domains: Vec<Domains>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Domains {
-    Named(Box<str>),
-    /// All whose names begin so. With an empty text all domains.
-    Beginning(Box<str>),
+    domains: Domains,
 }
 
 /// Why a caller that lacks a right or a domain is refused. Also an extension of that answer.
@@ -89,7 +73,7 @@ impl Caller {
     }
 
     fn of_all_domains(name: &str, hash: TokenHash, rights: &[Right]) -> Self {
-        Self { name: name.to_owned(), hash, rights: rights.to_vec(), domains: vec![Domains::Beginning("".into())] }
+        Self { name: name.to_owned(), hash, rights: rights.to_vec(), domains: Domains::all() }
     }
 
     pub(super) fn may(&self, right: Right) -> bool {
@@ -97,14 +81,11 @@ impl Caller {
     }
 
     pub(super) fn has(&self, domain: &str) -> bool {
-        self.domains.iter().any(|domains| match domains {
-            Domains::Named(name) => **name == *domain,
-            Domains::Beginning(beginning) => domain.starts_with(&**beginning),
-        })
+        self.domains.has(domain)
     }
 
     pub(super) fn has_all_domains(&self) -> bool {
-        self.has("")
+        self.domains.are_all()
     }
 
     /// # Errors
@@ -141,7 +122,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Option<Caller>, String> {
             Caller::of_all_domains(name_of(name)?, hash(token)?, &[Right::Look, Right::Change])
         }
         (Some(name), Some(token), Some(word), None, _) if word == TAP_VALUES.as_bytes() => {
-            Caller::of_all_domains(name_of(name)?, hash(token)?, &Right::EACH)
+            Caller::of_all_domains(name_of(name)?, hash(token)?, &Right::ALL)
         }
         (Some(name), Some(token), Some(rights), Some(domains), None) => {
             let (name, rights, domains) = (name_of(name)?.to_owned(), rights_of(rights)?, domains_of(domains)?);
@@ -164,9 +145,9 @@ fn name_of(word: &[u8]) -> Result<&str, String> {
 fn rights_of(list: &[u8]) -> Result<Vec<Right>, String> {
     let mut rights = Vec::new();
     for word in list.split(|byte| *byte == b',') {
-        match Right::EACH.iter().find(|right| right.name().as_bytes() == word) {
+        match Right::ALL.iter().find(|right| right.name().as_bytes() == word) {
             Some(right) => rights.push(*right),
-            None if word == ALL.as_bytes() => rights.extend(Right::EACH),
+            None if word == ALL.as_bytes() => rights.extend(Right::ALL),
             None => return Err(no_right(word)),
         }
     }
@@ -174,7 +155,7 @@ fn rights_of(list: &[u8]) -> Result<Vec<Right>, String> {
 }
 
 fn no_right(word: &[u8]) -> String {
-    let names = Right::EACH.map(Right::name).into_iter().chain([ALL]);
+    let names = Right::NAMES.into_iter().chain([ALL]);
     let meant = std::str::from_utf8(word).ok().and_then(|word| Some((word, nearest(word, names)?)));
     match meant {
         _ if word.is_empty() => "an empty right: write rights as look,change".to_owned(),
@@ -183,20 +164,12 @@ fn no_right(word: &[u8]) -> String {
     }
 }
 
-fn domains_of(list: &[u8]) -> Result<Vec<Domains>, String> {
+fn domains_of(list: &[u8]) -> Result<Domains, String> {
     let list = std::str::from_utf8(list).map_err(|_| "the fourth word is a list of domains, in UTF-8".to_owned())?;
-    let of = |(at, domain): (usize, &str)| {
-        let (text, is_beginning) = domain.strip_suffix('*').map_or((domain, false), |text| (text, true));
-        if text.contains('*') {
-            return Err(format!("domain {}: the only place of * is the end, as in team-a/*", at + 1));
-        }
-        match is_beginning {
-            true => Ok(Domains::Beginning(text.into())),
-            false if text.is_empty() => Err(format!("domain {}: empty, write domains as team-a/*,shared", at + 1)),
-            false => Ok(Domains::Named(text.into())),
-        }
-    };
-    list.split(',').enumerate().map(of).collect()
+    Domains::new(list.split(',')).map_err(|(at, why)| match why {
+        DomainError::Wildcard => format!("domain {}: the only place of * is the end, as in team-a/*", at + 1),
+        DomainError::Empty => format!("domain {}: empty, write domains as team-a/*,shared", at + 1),
+    })
 }
 
 /// The hash of a token, which the file has as it is or as its hash.
@@ -246,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_token_counts_for_its_rights_and_domains() {
-        let rights = |caller: &Caller| Right::EACH.map(|right| caller.may(right));
+        let rights = |caller: &Caller| Right::ALL.map(|right| caller.may(right));
         for (line, expected) in [
             (format!("ann {SECRET}"), [true, false, true]),
             (format!("ann {SECRET} tap-values"), [true; 3]),

@@ -294,7 +294,7 @@ mod tests {
         for other in ["ann", "", &OTHER[1..], "0THER-0ther-0the"] {
             assert_eq!(caller_of(&two, other.as_bytes()), None, "{other}");
         }
-        let hashed: String = rights::hash_of(SECRET.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hashed = weir_text::hex(&rights::hash_of(SECRET.as_bytes()));
         let one = with(&format!("ann sha256:{hashed} look *\n")).unwrap();
         assert_eq!(caller_of(&one, SECRET.as_bytes()).map(|caller| &*caller.name), Some("ann"));
         assert_eq!(caller_of(&one, format!("sha256:{hashed}").as_bytes()), None, "the hash is no token");

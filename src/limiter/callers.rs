@@ -238,11 +238,14 @@ impl Limiter {
         if !caller.domains.has(query.domain) {
             return Err(Refusal::Domain);
         }
-        let in_force = self.policies.current.load();
-        let policies = &in_force.policies;
-        let weighing = policies.domain(query.domain).filter(|domain| domain.weighs() && caller.hits_max < Hits::MAX);
+        // Without a bound on hits, their weight does not matter.
+        let in_force = (caller.hits_max < Hits::MAX).then(|| self.policies.current.load());
+        let policies = in_force.as_ref().map(|in_force| &in_force.policies);
+        let weighing = policies.and_then(|policies| Some((policies, policies.domain(query.domain)?)));
+        let weighing = weighing.filter(|(_, domain)| domain.weighs());
         query.groups().try_for_each(|(group, asked): (Group, _)| {
-            let operation = weighing.map_or(asked.operation, |domain| weighed::operation(policies, domain, asked));
+            let operation =
+                weighing.map_or(asked.operation, |(policies, domain)| weighed::operation(policies, domain, asked));
             caller.check(operation, query.settles(group), asked.limit.is_some())
         })
     }

@@ -16,7 +16,6 @@ mod keys;
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
 
 use weir_engine::callers::{Caller, CallerId, Callers, CertificateName, Domains, Right, Rights};
 use weir_engine::words::printable;
@@ -30,7 +29,7 @@ use super::fields::Fields;
 use super::form::Key;
 use super::keys::Named;
 use super::state::{FileReader, Reported};
-use super::{DOMAIN_BYTES_MAX, Limits, Position, Problem, ProblemKind, Problems, instead, single};
+use super::{DOMAIN_BYTES_MAX, Position, Problems, instead, single};
 
 /// The largest file of callers, in bytes.
 pub const CALLER_FILE_BYTES_MAX: usize = 4 << 20;
@@ -70,38 +69,19 @@ pub fn read_callers(path: &Path, listening: Option<&Listening>) -> Result<Caller
 /// assert_eq!(parse_callers("callers.yaml", good, None).unwrap().list().len(), 1);
 /// assert_eq!(
 ///     parse_callers("callers.yaml", &good.replace("[charge]", "[chrage]"), None).unwrap_err().to_string(),
-///     "callers.yaml:1:70: no right \"chrage\", did you mean \"charge\"?"
+///     "callers.yaml:1:72: no right \"chrage\", did you mean \"charge\"?"
 /// );
 /// ```
 ///
 /// # Errors
 /// Every problem of the callers.
 pub fn parse_callers(name: &str, text: &str, listening: Option<&Listening>) -> Result<Callers, Problems> {
-    let name: Arc<str> = name.into();
-    if text.len() > CALLER_FILE_BYTES_MAX {
-        let message = format!("larger than {} MiB", CALLER_FILE_BYTES_MAX >> 20);
-        let mut problems = Problems::default();
-        problems.push(Problem { kind: ProblemKind::Unreadable, file: name, position: None, message });
-        return Err(problems);
-    }
-    // Aliases count as their text, so that no file of callers becomes much larger in memory.
-    let limits = Limits { file_bytes: CALLER_FILE_BYTES_MAX, ..Limits::default() };
-    single::parse(&name, text, limits, &KINDS, |reader| callers(reader, listening))
+    single::parse_within(&name.into(), text, CALLER_FILE_BYTES_MAX, &KINDS, |reader| callers(reader, listening))
 }
 
 /// The content of a file of callers.
 fn callers(reader: &mut FileReader<'_>, listening: Option<&Listening>) -> Result<Callers, Reported> {
-    let empty = "empty: a file of callers has callers";
-    let root = reader.document.root.filter(|&root| !reader.document.node(root).is_null());
-    let root = root.ok_or_else(|| reader.report(Position::START, empty))?;
-    let fields = reader.fields_of_file(root, &file::KIND)?;
-    let Some(items) = reader.read(&fields, file::CALLERS)? else {
-        return Err(reader.report(fields.at, "no callers: write callers: [] if nobody may do anything"));
-    };
-    if items.len() > CALLERS_MAX {
-        let message = format!("{} callers: at most {CALLERS_MAX}", items.len());
-        return Err(reader.report_value(&fields, file::CALLERS, message));
-    }
+    let items = reader.list_of_file(&file::KIND, file::CALLERS, (CALLERS_MAX, "nobody may do anything"))?;
     let (mut callers, mut names) = (Callers::default(), HashSet::new());
     for item in items {
         if reader.is_full() {
@@ -172,7 +152,7 @@ impl FileReader<'_> {
         let mut result = Ok(());
         for (at, text) in &texts {
             let read = match text.len() {
-                ..=DOMAIN_BYTES_MAX => Domains::new([text.as_str()]).map(drop),
+                ..=DOMAIN_BYTES_MAX => Domains::new([text.as_str()]).map(drop).map_err(|(_, why)| why.to_string()),
                 bytes => Err(format!("a domain has {bytes} bytes: at most {DOMAIN_BYTES_MAX}")),
             };
             if let Err(reason) = read {
@@ -181,7 +161,7 @@ impl FileReader<'_> {
         }
         result?;
         let domains = Domains::new(texts.iter().map(|(_, text)| text.as_str()));
-        domains.map_err(|reason| self.report_value(fields, caller::DOMAINS, reason))
+        domains.map_err(|(_, why)| self.report_value(fields, caller::DOMAINS, why.to_string()))
     }
 
     fn rights(&mut self, fields: &Fields) -> Result<Rights, Reported> {

@@ -17,7 +17,6 @@ mod glob;
 mod keys;
 
 use std::path::Path;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use weir_text::yaml::{Document, NodeId, Value};
@@ -32,7 +31,7 @@ pub(super) use keys::{file, overlay};
 use super::fields::Fields;
 use super::state::{FileReader, Reader, Reported};
 use super::tables::limit;
-use super::{KEY_BYTES_MAX, Limits, Position, Problem, ProblemKind, Problems, VALUE_BYTES_MAX, single};
+use super::{KEY_BYTES_MAX, Problems, VALUE_BYTES_MAX, single};
 
 /// The largest file of overlays, in bytes.
 pub const OVERLAY_BYTES_MAX: usize = 1 << 20;
@@ -91,16 +90,7 @@ impl OverlayFile {
 
     /// The overlays of the text.
     pub(super) fn overlays(&self) -> Result<Overlays, Problems> {
-        let name: Arc<str> = self.name.as_str().into();
-        if self.text.len() > OVERLAY_BYTES_MAX {
-            let message = format!("larger than {} MiB", OVERLAY_BYTES_MAX >> 20);
-            let mut problems = Problems::default();
-            problems.push(Problem { kind: ProblemKind::Unreadable, file: name, position: None, message });
-            return Err(problems);
-        }
-        // Aliases count as their text, so that no file of overlays becomes much larger in memory.
-        let limits = Limits { file_bytes: OVERLAY_BYTES_MAX, ..Limits::default() };
-        single::parse(&name, &self.text, limits, &KINDS, overlays)
+        single::parse_within(&self.name.as_str().into(), &self.text, OVERLAY_BYTES_MAX, &KINDS, overlays)
     }
 
     pub(super) fn rename(&mut self, to: impl Fn(&str) -> String) {
@@ -137,17 +127,7 @@ impl Reader {
 
 /// The content of a file of overlays.
 fn overlays(reader: &mut FileReader<'_>) -> Result<Overlays, Reported> {
-    let empty = "empty: a file of overlays has overlays";
-    let root = reader.document.root.filter(|&root| !reader.document.node(root).is_null());
-    let root = root.ok_or_else(|| reader.report(Position::START, empty))?;
-    let fields = reader.fields_of_file(root, &file::KIND)?;
-    let Some(items) = reader.read(&fields, file::OVERLAYS)? else {
-        return Err(reader.report(fields.at, "no overlays: write overlays: [] if none are meant"));
-    };
-    if items.len() > OVERLAYS_MAX {
-        let message = format!("{} overlays: at most {OVERLAYS_MAX}", items.len());
-        return Err(reader.report_value(&fields, file::OVERLAYS, message));
-    }
+    let items = reader.list_of_file(&file::KIND, file::OVERLAYS, (OVERLAYS_MAX, "none are meant"))?;
     let (mut list, mut values) = (Vec::new(), Document::default());
     for item in items {
         if reader.is_full() {

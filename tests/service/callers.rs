@@ -58,13 +58,17 @@ struct Bench {
 
 impl Bench {
     fn start(callers: &str, settings: &[&str]) -> Self {
+        Self::with_policy(POLICY, callers, settings)
+    }
+
+    fn with_policy(policy: &str, callers: &str, settings: &[&str]) -> Self {
         let directory = TempDir::new().unwrap();
         let file = directory.path().join("callers.yaml");
         fs::write(&file, callers).unwrap();
         let socket = |name: &&str| format!(",{name}=unix:{}", directory.path().join(name).display());
         let listeners = format!("listen.grpc=grpc=127.0.0.1:0{}", LISTENERS.iter().map(socket).collect::<String>());
         let file = format!("callers.file={}", file.display());
-        let served = Served::start(POLICY, &[&[listeners.as_str(), &file], settings].concat());
+        let served = Served::start(policy, &[&[listeners.as_str(), &file], settings].concat());
         Self { served, directory }
     }
 
@@ -210,6 +214,28 @@ fn each_right_is_needed_and_a_refused_request_is_not_charged(settings: &[&str]) 
     let not_allowed = "weir_requests_total{domain=\"(unknown)\",result=\"not_allowed\"}";
     assert_eq!(bench.served.metric(not_allowed), Some(refused + 6));
     assert_eq!(bench.served.metric("weir_callers"), Some(6));
+}
+
+/// [cr-4] [mt-12]
+#[test]
+fn the_most_hits_of_a_caller_are_weighed_hits() {
+    let weigh = "weigh: {entry: model, by: {large: 3}, default: 1}";
+    let policy = format!("domain: a\ndescriptors: [{{key: user, {weigh}, rate_limit: 1000/y}}]\n");
+    let bench = Bench::with_policy(&policy, RIGHTS, &[]);
+    let with_model = |hits, model: &str| {
+        ann("a", hits, |request| {
+            request.descriptors[0].entries.extend(rls::request("a", &[("model", model)]).descriptors.remove(0).entries);
+        })
+    };
+    for (hits, model, is_allowed) in [(5, "small", true), (6, "small", false), (1, "large", true), (2, "large", false)]
+    {
+        let code = bench.ask("charges", with_model(hits, model)).err().map(|refused| refused.code());
+        assert_eq!(code, (!is_allowed).then_some(Code::PermissionDenied), "{hits} hits of {model}");
+    }
+    let refused = bench.ask("limits", with_model(2, "large")).err();
+    assert_eq!(refused.map(|refused| refused.code()), None, "a caller without hits_max");
+    let left = bench.ask("peeks", ann("a", 0, |_| {})).unwrap().statuses[0].limit_remaining;
+    assert_eq!(left, 1_000 - 5 - 3 - 6);
 }
 
 /// What `on_error` gives is for requests that the caller may send.

@@ -58,6 +58,14 @@ pub struct Replica {
     pub requests: u64,
 }
 
+fn with_transport(transport_socket: &str) -> String {
+    let cluster = "    - name: weir\n      type: STATIC\n";
+    let indented: String = transport_socket.lines().map(|line| format!("      {line}\n")).collect();
+    let configured = ASKING.replace(cluster, &format!("{cluster}{indented}"));
+    assert_ne!(configured, ASKING);
+    configured
+}
+
 impl Envoy {
     /// Starts one that asks the weir at this address.
     pub fn start(weir: SocketAddr) -> Envoy {
@@ -81,30 +89,24 @@ impl Envoy {
     /// Starts one that asks the weir at this address by TLS, with this certificate, about the limits of a domain.
     pub fn start_secured(weir: SocketAddr, authority: &Path, client: &Issued, domain: &str) -> Envoy {
         let tls = format!(
-            "      connect_timeout: 1s
-      transport_socket:
-        name: envoy.transport_sockets.tls
-        typed_config:
-          \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
-          common_tls_context:
-            tls_certificates:
-              - certificate_chain: {{filename: {:?}}}
-                private_key: {{filename: {:?}}}
-            validation_context:
-              trusted_ca: {{filename: {:?}}}
-      typed_extension",
+            "transport_socket:
+  name: envoy.transport_sockets.tls
+  typed_config:
+    \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+    common_tls_context:
+      tls_certificates:
+        - certificate_chain: {{filename: {:?}}}
+          private_key: {{filename: {:?}}}
+      validation_context:
+        trusted_ca: {{filename: {:?}}}",
             client.certificate, client.key, authority
         );
-        let secured = ASKING.replace("      connect_timeout: 1s\n      typed_extension", &tls);
-        assert_ne!(secured, ASKING);
-        Envoy::with(&secured.replace("domain: shop", &format!("domain: {domain}")), weir)
+        Envoy::with(&with_transport(&tls).replace("domain: shop", &format!("domain: {domain}")), weir)
     }
 
     /// Starts one with this `transport_socket` of its cluster of weir.
     pub fn start_with_transport(weir: SocketAddr, transport_socket: &str) -> Envoy {
-        let cluster = "    - name: weir\n      type: STATIC\n";
-        let indented: String = transport_socket.lines().map(|line| format!("      {line}\n")).collect();
-        Envoy::with(&ASKING.replace(cluster, &format!("{cluster}{indented}")), weir)
+        Envoy::with(&with_transport(transport_socket), weir)
     }
 
     /// Starts one that asks the weir at this address, and then holds each request until its turn.
