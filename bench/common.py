@@ -52,15 +52,21 @@ def varint(number):
     return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
 
 
-def body(*descriptors, receipt=None, used=None):
-    """A framed RateLimitRequest for the domain `bench`, one pair of key and value for each descriptor. With a receipt each settles
-    it with the hits that were used."""
+def body(*descriptors, receipt=None, used=None, limit=None):
+    """A framed RateLimitRequest for the domain `bench`. A descriptor is a pair of key and value, or a list of pairs. With a receipt each
+    settles it with the hits that were used. With a limit (requests, number of the unit) each has that limit."""
     message = field(1, b"bench")
-    for pair in descriptors:
-        pairs = [pair, ("weir.receipt", receipt)] if receipt else [pair]
-        entries = [field(1, field(1, key.encode()) + field(2, value.encode())) for key, value in pairs]
-        hits = field(3, b"\x08" + varint(used)) if receipt else b""
-        message += field(2, b"".join(entries) + hits)
+    for pairs in descriptors:
+        pairs = list(pairs) if isinstance(pairs, list) else [pairs]
+        if receipt:
+            pairs.append(("weir.receipt", receipt))
+        content = b"".join(field(1, field(1, key.encode()) + field(2, value.encode())) for key, value in pairs)
+        if limit:
+            requests, unit = limit
+            content += field(2, b"\x08" + varint(requests) + b"\x10" + varint(unit))
+        if receipt:
+            content += field(3, b"\x08" + varint(used))
+        message += field(2, content)
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 

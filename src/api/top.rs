@@ -88,6 +88,19 @@ pub struct Busiest {
     #[serde(default)]
     pub p99_us: Option<u64>,
     pub limits: Vec<BusyLimit>,
+    /// By name. Empty without `callers.file`, and for a token without all domains.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub callers: Vec<BusyCaller>,
+}
+
+/// The requests of one caller of `callers.file`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BusyCaller {
+    pub caller: String,
+    /// With the refused ones.
+    pub requests: u64,
+    /// The requests that the caller may not send.
+    pub refused: u64,
 }
 
 /// Descriptors that `on_error` decided, by action.

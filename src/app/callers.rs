@@ -9,7 +9,7 @@ use weir_lifecycle::{Life, Reloads, on_own_thread};
 use weir_limiter::callers::{CallerCounts, CallersInForce};
 use weir_policies::{Listening, Problems, read_callers};
 use weir_settings::{HTTP_LISTENER, Settings};
-use weir_telemetry::metrics::{Metrics, Number};
+use weir_telemetry::metrics::{CALLER_ALLOWED, CALLER_REQUESTS, Metrics, Number};
 
 use super::AppError;
 use super::policies::of_load;
@@ -104,12 +104,12 @@ fn refuse(problems: &Problems) {
 /// Shows the counts of a caller, of all further callers, or of requests without one.
 fn show(metrics: &Metrics, name: &str, counts: &Arc<CallerCounts>) {
     let add = |result: &str, read: fn(&CallerCounts, Refusal) -> u64, refusal: Refusal| {
-        metrics.show("weir_caller_requests_total", &[name, result], counts, move |counts| read(counts, refusal));
+        metrics.show(CALLER_REQUESTS, &[name, result], counts, move |counts| read(counts, refusal));
     };
     let is_caller = |refusal: &Refusal| matches!(refusal, Refusal::Domain | Refusal::Right(_) | Refusal::Hits);
     let has_caller = name != weir_limiter::callers::UNLISTED;
     if has_caller {
-        add("allowed", |counts, _| counts.allowed(), Refusal::Domain);
+        add(CALLER_ALLOWED, |counts, _| counts.allowed(), Refusal::Domain);
     }
     for refusal in Refusal::ALL.into_iter().filter(|refusal| is_caller(refusal) == has_caller) {
         add(refusal.name(), CallerCounts::refused, refusal);

@@ -131,7 +131,7 @@ pub enum Command {
         after_help = "Example:\n  weir simulate --traffic examples/simulate/bursts.traffic.yaml examples/simulate/gcra"
     )]
     Simulate(SimulateArguments),
-    /// Show the busiest limits of a running server, the limits that deny most, and whom they deny
+    /// Show the busiest limits of a running server, the limits that deny most, and whom they deny, or its callers
     ///
     /// Prints a table that refreshes itself, from the server's admin listener. If standard output is not a terminal, prints
     /// tab-separated lines after each interval; docs/admin.md has the columns. The exit code is 0 when you end it, and 1 if the
@@ -702,6 +702,7 @@ mod tests {
             ("--interval=x", "invalid value"),
             ("--server=localhost:0", "not an address such as localhost:6070"),
             ("--server=https://localhost", "has no TLS"),
+            ("--by=key", "possible values: limit, caller"),
             ("--sort=size", "possible values: denied, hits, name"),
         ] {
             assert!(refusal(&["weir", "top", argument]).contains(reason), "{argument}");

@@ -1,4 +1,4 @@
-//! `weir top`: the busiest limits, the limits that deny most, and whom they deny, as a live table or as lines.
+//! `weir top`: the busiest limits, the limits that deny most, and whom they deny, or the callers, as a live table or as lines.
 
 mod draw;
 mod live;
@@ -9,7 +9,7 @@ mod view;
 use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;
 
-pub use self::view::Sort;
+pub use self::view::{By, Sort};
 use super::admin::{NoAnswer, ServerArguments, block_on};
 use super::token::Token;
 
@@ -22,7 +22,10 @@ pub struct TopArguments {
     /// The time between two reports, from 1s to 30s
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
-    /// The order of the limits
+    /// What the rows are
+    #[arg(long, value_enum, default_value_t)]
+    pub by: By,
+    /// The order of the rows
     #[arg(long, value_enum, default_value_t)]
     pub sort: Sort,
     /// Write one report as lines, and end

@@ -66,6 +66,11 @@ use super::statistics::Statistics;
 use super::tap::{self, Taps};
 use super::trouble::{self, Outages, Trouble};
 
+/// The requests of callers. `/top` reads them too.
+pub const CALLER_REQUESTS: &str = "weir_caller_requests_total";
+/// The result of a request that its caller may send.
+pub const CALLER_ALLOWED: &str = "allowed";
+
 #[derive(Debug)]
 pub struct Options {
     /// Hits above this part of a limit are near it.
@@ -331,7 +336,19 @@ impl Metrics {
             requests: self.domains.totals(),
             by_on_error: self.trouble.counts(),
             times: self.requests.distribution(&[Protocol::Grpc, Protocol::Http]),
+            callers: self.callers(),
         }
+    }
+
+    /// The allowed and the refused requests of each caller.
+    fn callers(&self) -> busiest::Callers {
+        let mut callers = busiest::Callers::new();
+        for (labels, requests) in self.registry.series(CALLER_REQUESTS) {
+            let [caller, result] = labels.try_into().expect("the row has two labels");
+            let is_refused = usize::from(result != CALLER_ALLOWED);
+            callers.entry(caller).or_default()[is_refused] += requests;
+        }
+        callers
     }
 
     /// Passes the latest times of gRPC requests since the last call to `see`, in microseconds. Returns how many there were.

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
@@ -19,7 +20,7 @@ use weir_tls::server::names_of;
 
 use crate::support::authority::{Authority, Issued};
 use crate::support::envoy::Envoy;
-use crate::support::process::{LogLine, PolicyDirectory, Process, Weir, serve};
+use crate::support::process::{LogLine, PolicyDirectory, Process, Weir, binary, serve};
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, RateLimitRequest, RateLimitResponse, ask};
 use crate::support::secured::{Address, Connector, config};
@@ -269,6 +270,29 @@ fn json_is_the_listener_http() {
     assert_eq!(post("b", 0).status, 403);
     let answer: serde_json::Value = serde_json::from_str(&post("a", 0).body).unwrap();
     assert_eq!(answer["statuses"][0]["limitRemaining"], 1_000);
+}
+
+#[test]
+fn top_shows_the_requests_of_each_caller() {
+    let bench = Bench::start(RIGHTS, &[]);
+    let lines = until("requests of callers in weir top", PATIENCE, || {
+        bench.ask("peeks", ann("a", 0, |_| {})).unwrap();
+        bench.ask("peeks", ann("b", 0, |_| {})).unwrap_err();
+        bench.ask("nobody", ann("a", 0, |_| {})).unwrap_err();
+        let mut top = Command::new(binary());
+        top.args(["top", "--once", "--by", "caller", "--server", &bench.served.at.admin.to_string()]);
+        let lines = String::from_utf8(top.output().unwrap().stdout).unwrap();
+        // Rates since the report before, which another request may have caused.
+        let rate = |name: &str, column: usize| -> f64 {
+            let line = lines.lines().find(|line| line.ends_with(&format!("\t{name}"))).expect("a line of the caller");
+            line.split('\t').nth(column).unwrap().parse().unwrap_or_default()
+        };
+        let (peeks, unlisted) = ([2, 3].map(|at| rate("peeks", at)), [2, 3].map(|at| rate("(unlisted)", at)));
+        (0.0 < peeks[0] && peeks[0] < peeks[1] && 0.0 < unlisted[0] && unlisted[0] == unlisted[1]).then_some(lines)
+    });
+    let kinds = lines.lines().map(|line| line.split('\t').nth(1).unwrap());
+    assert_eq!(kinds.filter(|kind| *kind != "caller").collect::<Vec<_>>(), ["server"], "{lines}");
+    assert_eq!(lines.lines().count(), 1 + 6 + 2, "each caller, (others) and (unlisted): {lines}");
 }
 
 #[test]

@@ -11,26 +11,32 @@ use weir_engine::words::counted;
 use weir_text::spell;
 
 use super::report::{Leases, Name, Report, ShownKey};
-use super::view::{Table, View};
+use super::view::{By, Sort, Table, View};
 
 const HEAD_ROWS: u16 = 4;
 const TABLE_ROWS_MIN: u16 = 3;
 /// What to do if a store does not decide.
 const RUNBOOK: &str = "docs/operations.md#redis-does-not-answer";
+/// Why a report has no callers.
+const NO_CALLERS: &str = ": the server has no callers.file, or the token has not all domains";
 const HELP: &str = "q quit  s sort  p pause  / filter  Tab table  up/down scroll";
+const HELP_OF_CALLERS: &str = "q quit  s sort  p pause  / filter  up/down scroll";
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
-/// Draws the whole terminal. If it is too small, leaves out the table of keys first, then the table of limits.
+/// Draws the whole terminal. If it is too small, leaves out the table of keys first, then the upper table.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View, now: Instant) {
     let area = frame.area();
     let help_rows = u16::from(area.height > HEAD_ROWS);
-    let has_keys = area.height >= HEAD_ROWS + help_rows + 2 * TABLE_ROWS_MIN;
+    let has_keys = view.by == By::Limit && area.height >= HEAD_ROWS + help_rows + 2 * TABLE_ROWS_MIN;
     let keys = if has_keys { Constraint::Fill(1) } else { Constraint::Length(0) };
     let parts = [Constraint::Length(HEAD_ROWS), Constraint::Fill(1), keys, Constraint::Length(help_rows)];
-    let [head, limits, keys, help] = Layout::vertical(parts).areas(area);
+    let [head, upper, keys, help] = Layout::vertical(parts).areas(area);
     frame.render_widget(Paragraph::new(head_lines(view, now)), head);
-    draw_limits(frame, view, limits);
+    match view.by {
+        By::Limit => draw_limits(frame, view, upper),
+        By::Caller => draw_callers(frame, view, upper),
+    }
     if has_keys {
         draw_keys(frame, view, keys);
     }
@@ -122,10 +128,31 @@ fn draw_limits(frame: &mut Frame<'_>, view: &View, area: Rect) {
     });
     let rows: Vec<Row<'_>> = rows.collect();
     let rate_width = u16::try_from(rate_width).unwrap_or(u16::MAX);
-    let title = title(view, Table::Limits, count, &format!("limits by {}", view.sort.name()));
+    let title = title(view, Table::Upper, count, &format!("limits by {}", view.sort.name()));
     let last_minutes = format!("in {} min", view.report.minutes);
     let head = [right("denied/s"), right("hits/s"), right(&last_minutes), left("limit")];
     let widths = [rate_width, rate_width, 8].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
+    draw_table(frame, area, title, Widget::new(rows, widths).header(Row::new(head).style(BOLD)));
+}
+
+fn draw_callers(frame: &mut Frame<'_>, view: &View, area: Rect) {
+    let count = view.callers().count();
+    let rows = view.callers().skip(view.first[0]).take(area.height.into()).map(|caller| {
+        let style = if caller.refused.0 > Some(0) { BAD } else { Style::new() };
+        let numbers = [number(&caller.refused, style), number(&caller.requests, Style::new())];
+        Row::new(numbers.into_iter().chain([Cell::from(caller.name.clone())]))
+    });
+    let order = match view.sort {
+        Sort::Denied => "refused",
+        Sort::Hits => "requests",
+        Sort::Name => "name",
+    };
+    let mut title = title(view, Table::Upper, count, &format!("callers by {order}"));
+    if view.report.callers.is_empty() {
+        title.push_span(NO_CALLERS);
+    }
+    let head = [right("refused/s"), right("requests/s"), left("caller")];
+    let widths = [9, 10].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
     draw_table(frame, area, title, Widget::new(rows, widths).header(Row::new(head).style(BOLD)));
 }
 
@@ -174,7 +201,10 @@ fn help_line(view: &View) -> Line<'_> {
     if view.is_typing {
         return Line::from(format!("filter: {}_  Enter keep  Esc clear", view.filter));
     }
-    Line::from(HELP)
+    Line::from(match view.by {
+        By::Limit => HELP,
+        By::Caller => HELP_OF_CALLERS,
+    })
 }
 
 fn in_ms(us: u64) -> String {
@@ -221,11 +251,10 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::super::report::tests::sample;
-    use super::super::view::Sort;
     use super::*;
 
     fn view(value: &str) -> View {
-        View::new("localhost:6070".to_owned(), "1s".to_owned(), Sort::Denied, sample(value, 2_000))
+        View::new("localhost:6070".to_owned(), "1s".to_owned(), (By::Limit, Sort::Denied), sample(value, 2_000))
     }
 
     fn drawn(view: &View, width: u16, height: u16) -> String {
@@ -260,6 +289,26 @@ mod tests {
 
         q quit  s sort  p pause  / filter  Tab table  up/down scroll
         ");
+    }
+
+    #[test]
+    fn callers_are_drawn_in_place_of_limits_and_keys() {
+        let mut view = view("ann");
+        view.by = By::Caller;
+        insta::assert_snapshot!(drawn(&view, 90, 10), @r"
+        weir top  localhost:6070  ready  08:02:03 UTC  every 1s
+        store redis answers  circuit closed  queue 3  policies 4 rules in 2 domains, 0 problems
+        requests/s  ok 1510.0  over limit 77.5  failed 0.0  overrides 2  leases 580 of 700
+        decides  store, local 12.0/s, nobody 1.5/s  p50 0.10ms  p99 1.50ms  up 1d3h5m  see docs/op
+        callers by refused, from 1 of 3
+        refused/s requests/s caller
+              7.5     1507.5 ann
+              0.0       10.0 idle-team
+              0.0        0.0 (others)
+        q quit  s sort  p pause  / filter  up/down scroll
+        ");
+        view.report.callers.clear();
+        assert!(drawn(&view, 120, 10).contains(NO_CALLERS));
     }
 
     #[test]

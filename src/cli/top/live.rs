@@ -61,7 +61,7 @@ pub(super) async fn run(arguments: &TopArguments, token: Token) -> Result<(), To
     let server = &arguments.server.server;
     // Before the terminal is initialised, so a wrong address prints a plain error.
     let report = report::ask(server, &token, "").await?.without_rates();
-    let mut view = View::new(server.to_string(), spell(arguments.interval), arguments.sort, report);
+    let mut view = View::new(server.to_string(), spell(arguments.interval), (arguments.by, arguments.sort), report);
     let mut ends = ends().map_err(TopError::Start)?;
     let mut continued = signal(SignalKind::from_raw(libc::SIGCONT)).map_err(TopError::Start)?;
     let mut screen = Some(Screen::enter().map_err(TopError::Terminal)?);

@@ -7,8 +7,8 @@ use std::io::Write;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::report::{self, Leases, Report};
-use super::{TopArguments, TopError, write_now};
+use super::report::{self, Leases, Report, ShownCaller};
+use super::{By, TopArguments, TopError, write_now};
 use crate::token::Token;
 
 /// Writes a report after each interval.
@@ -28,8 +28,8 @@ pub(super) async fn run(
         ticks.tick().await;
         match report::ask(server, token, "").await {
             Ok(mut report) => {
-                arguments.sort.sort(&mut report.limits);
-                write_now(&lines(&report), out)?;
+                arguments.sort.sort(&mut report);
+                write_now(&lines(&report, arguments.by), out)?;
             }
             Err(error) if arguments.once => return Err(error.into()),
             // A failure to write errors does not matter.
@@ -43,7 +43,7 @@ pub(super) async fn run(
     }
 }
 
-fn lines(report: &Report) -> String {
+fn lines(report: &Report, by: By) -> String {
     let mut text = String::new();
     let time = report.now_ms / 1_000;
     let Report { state, store, policies: [domains, rules, problems], requests: [ok, over, failed], .. } = report;
@@ -56,6 +56,12 @@ fn lines(report: &Report) -> String {
         "{time}\tserver\t{state}\t{ok}\t{over}\t{failed}\t{}\t{answers}\t{}\t{}\t{domains}\t{rules}\t{problems}\t{overrides}\t{keys}\t{charged}\t{used}\t{local}\t{nobody}\t{p50}\t{p99}\t{uptime_s}\n",
         store.name, store.circuit, store.queue.unwrap_or_default()
     ));
+    if by == By::Caller {
+        for ShownCaller { name, requests, refused } in &report.callers {
+            text.push_str(&format!("{time}\tcaller\t{refused}\t{requests}\t{name}\n"));
+        }
+        return text;
+    }
     for limit in &report.limits {
         let name = &limit.name;
         text.push_str(&format!(
@@ -99,8 +105,8 @@ mod tests {
     #[test]
     fn a_report_is_a_line_for_each_record() {
         let mut report = sample("a\tnn", 2_000);
-        Sort::Denied.sort(&mut report.limits);
-        insta::assert_snapshot!(lines(&report).replace('\t', " | ").replace(" \n", "\n"), @r"
+        Sort::Denied.sort(&mut report);
+        insta::assert_snapshot!(lines(&report, By::Limit).replace('\t', " | ").replace(" \n", "\n"), @r"
         1800000123 | server | ready | 1510.0 | 77.5 | 0.0 | redis | answers | closed | 3 | 2 | 4 | 0 | 2 | 1 | 700 | 580 | 12.0 | 1.5 | 100 | 1500 | 97500
         1800000123 | limit | 77.5 | 151.0 | 1234 | shop | user | per-user | enforced
         1800000123 | limit | 0.5 | 4.5 | 0 | blog | a\tnn | f60s | enforced
@@ -109,6 +115,17 @@ mod tests {
         1800000123 | key | 1200 | 1234 | 0 | shop | user | per-user | user=a\tnn | enforced | -
         1800000123 | key | 34 | 34 | 65 | shop | user | per-user | user=bob | enforced | plan a\tnn
         1800000123 | key | 7 | 7 | 223 | blog | idle | f60s | idle= | shadow | -
+        ");
+    }
+
+    #[test]
+    fn callers_are_lines_of_their_own() {
+        let mut report = sample("a\tnn", 2_000);
+        Sort::Denied.sort(&mut report);
+        insta::assert_snapshot!(lines(&report, By::Caller).replace('\t', " | ").lines().skip(1).collect::<Vec<_>>().join("\n"), @r"
+        1800000123 | caller | 7.5 | 1507.5 | a\tnn
+        1800000123 | caller | 0.0 | 10.0 | idle-team
+        1800000123 | caller | 0.0 | 0.0 | (others)
         ");
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use weir_api::ready::Ready;
-use weir_api::top::{BusyLimit, ByOnError, LimitDenials, Requests, Top};
+use weir_api::top::{BusyCaller, BusyLimit, ByOnError, LimitDenials, Requests, Top};
 pub(super) use weir_api::top::{Leases, Store};
 use weir_engine::words::printable;
 use weir_engine::{Denomination, Role};
@@ -46,6 +46,7 @@ pub(super) struct Report {
     pub(super) uptime_s: u64,
     pub(super) limits: Vec<ShownLimit>,
     pub(super) keys: Vec<ShownKey>,
+    pub(super) callers: Vec<ShownCaller>,
     /// The interval of denials, in minutes.
     pub(super) minutes: u64,
 }
@@ -71,6 +72,13 @@ impl ShownLimit {
             _ => rate.to_string(),
         }
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ShownCaller {
+    pub(super) name: String,
+    pub(super) requests: Rate,
+    pub(super) refused: Rate,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +148,12 @@ impl Report {
             (shown.denials, shown.is_shadow) = (denials, is_shadow);
         }
         keys.sort_by(|one, other| other.denials.cmp(&one.denials).then_with(|| one.descriptor.cmp(&other.descriptor)));
+        let of_caller = |BusyCaller { caller, requests, refused }| ShownCaller {
+            name: cell(&caller),
+            requests: rate(requests),
+            refused: rate(refused),
+        };
+        let callers = top.busiest.callers.into_iter().map(of_caller).collect();
         let Requests { ok, over_limit, store_failed } = top.busiest.requests;
         let ByOnError { error, allow, deny, local } = top.busiest.on_error;
         let Store { name, answered, circuit, queue } = top.store;
@@ -159,6 +173,7 @@ impl Report {
             uptime_s: top.uptime_s,
             limits: limits.into_values().collect(),
             keys,
+            callers,
             minutes: top.limited.minutes,
         }
     }
@@ -170,6 +185,9 @@ impl Report {
         (self.local, self.nobody, self.times_us) = Default::default();
         for limit in &mut self.limits {
             (limit.hits, limit.denied) = Default::default();
+        }
+        for caller in &mut self.callers {
+            (caller.requests, caller.refused) = Default::default();
         }
         self
     }
@@ -254,6 +272,11 @@ pub(super) mod tests {
                     busy("shop", "tenant", "f3600s", 4_000, 0),
                     busy("shop", "user", "per-user", 302, 155),
                     busy("blog", value, "f60s", 9, 1),
+                ],
+                "callers": [
+                    { "caller": "(others)", "requests": 0, "refused": 0 },
+                    { "caller": "idle-team", "requests": 20, "refused": 0 },
+                    { "caller": value, "requests": 3_015, "refused": 15 },
                 ],
             },
             "instance": { "name": null, "version": "0.1.0" },

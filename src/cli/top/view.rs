@@ -6,27 +6,38 @@ use std::time::Instant;
 use clap::ValueEnum;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::report::{Name, Report, ShownKey, ShownLimit};
+use super::report::{Name, Report, ShownCaller, ShownKey, ShownLimit};
 
 /// The longest filter, in characters.
 const FILTER_CHARS_MAX: usize = 64;
 const PAGE_ROWS: usize = 10;
 
-/// The order of the limits.
+/// What the rows are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    /// Limits, and the keys that they deny.
+    #[default]
+    Limit,
+    /// The callers of callers.file, and what they may not send.
+    Caller,
+}
+
+/// The order of the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
-    /// Most denied hits a second first, then most denials, then most hits a second.
+    /// Most denied hits a second first, then most denials, then most hits a second. Of callers: most refused requests first.
     #[default]
     Denied,
-    /// Most hits a second first.
+    /// Most hits a second first. Of callers: most requests first.
     Hits,
-    /// By domain, rule and limit.
+    /// By domain, rule and limit, or by caller.
     Name,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Table {
-    Limits,
+    /// Limits or callers.
+    Upper,
     Keys,
 }
 
@@ -45,12 +56,13 @@ pub(super) struct View {
     pub(super) report: Report,
     /// The reason for a missing report, and its time.
     pub(super) trouble: Option<(String, Instant)>,
+    pub(super) by: By,
     pub(super) sort: Sort,
     pub(super) is_paused: bool,
     pub(super) filter: String,
     pub(super) is_typing: bool,
     pub(super) focus: Table,
-    /// The first visible row of limits and of keys.
+    /// The first visible row of the upper table (limits or callers), and of keys.
     pub(super) first: [usize; 2],
 }
 
@@ -71,27 +83,38 @@ impl Sort {
         }
     }
 
-    pub(super) fn sort(self, limits: &mut [ShownLimit]) {
+    pub(super) fn sort(self, report: &mut Report) {
+        let Report { limits, callers, .. } = report;
         match self {
-            Self::Denied => limits.sort_by_key(|limit| Reverse((limit.denied, limit.denials, limit.hits))),
-            Self::Hits => limits.sort_by_key(|limit| Reverse((limit.hits, limit.denied, limit.denials))),
-            Self::Name => limits.sort_by(|one, other| one.name.cmp(&other.name)),
+            Self::Denied => {
+                limits.sort_by_key(|limit| Reverse((limit.denied, limit.denials, limit.hits)));
+                callers.sort_by_key(|caller| Reverse((caller.refused, caller.requests)));
+            }
+            Self::Hits => {
+                limits.sort_by_key(|limit| Reverse((limit.hits, limit.denied, limit.denials)));
+                callers.sort_by_key(|caller| Reverse((caller.requests, caller.refused)));
+            }
+            Self::Name => {
+                limits.sort_by(|one, other| one.name.cmp(&other.name));
+                callers.sort_by(|one, other| one.name.cmp(&other.name));
+            }
         }
     }
 }
 
 impl View {
-    pub(super) fn new(server: String, interval: String, sort: Sort, report: Report) -> Self {
+    pub(super) fn new(server: String, interval: String, (by, sort): (By, Sort), report: Report) -> Self {
         let mut view = Self {
             server,
             interval,
             report: Report::default(),
             trouble: None,
+            by,
             sort,
             is_paused: false,
             filter: String::new(),
             is_typing: false,
-            focus: Table::Limits,
+            focus: Table::Upper,
             first: [0, 0],
         };
         view.show(report);
@@ -101,7 +124,7 @@ impl View {
     pub(super) fn show(&mut self, report: Report) {
         self.trouble = None;
         self.report = report;
-        self.sort.sort(&mut self.report.limits);
+        self.sort.sort(&mut self.report);
         self.stay_inside();
     }
 
@@ -118,6 +141,11 @@ impl View {
     /// The keys that match the filter, most denials first.
     pub(super) fn keys(&self) -> impl Iterator<Item = &ShownKey> {
         self.report.keys.iter().filter(|key| self.is_wanted(&key.name, &key.descriptor))
+    }
+
+    /// The callers that match the filter, in order.
+    pub(super) fn callers(&self) -> impl Iterator<Item = &ShownCaller> {
+        self.report.callers.iter().filter(|caller| caller.name.contains(&self.filter))
     }
 
     fn is_wanted(&self, name: &Name, descriptor: &str) -> bool {
@@ -149,7 +177,7 @@ impl View {
                 KeyCode::Char('p' | ' ') => self.is_paused = !self.is_paused,
                 KeyCode::Char('/') => self.is_typing = true,
                 KeyCode::Esc => self.filter.clear(),
-                KeyCode::Tab | KeyCode::BackTab => self.focus = self.focus.other(),
+                KeyCode::Tab | KeyCode::BackTab if self.by == By::Limit => self.focus = self.focus.other(),
                 KeyCode::Up | KeyCode::Char('k') => self.scroll(|first| first.saturating_sub(1)),
                 KeyCode::Down | KeyCode::Char('j') => self.scroll(|first| first + 1),
                 KeyCode::PageUp => self.scroll(|first| first.saturating_sub(PAGE_ROWS)),
@@ -183,7 +211,7 @@ impl View {
 
     fn sort_by(&mut self, sort: Sort) {
         self.sort = sort;
-        sort.sort(&mut self.report.limits);
+        sort.sort(&mut self.report);
     }
 
     fn scroll(&mut self, to: impl Fn(usize) -> usize) {
@@ -193,7 +221,11 @@ impl View {
 
     /// Limits the scroll positions, so the last row stays visible.
     fn stay_inside(&mut self) {
-        let last = [self.limits().count(), self.keys().count()].map(|rows| rows.saturating_sub(1));
+        let upper = match self.by {
+            By::Limit => self.limits().count(),
+            By::Caller => self.callers().count(),
+        };
+        let last = [upper, self.keys().count()].map(|rows| rows.saturating_sub(1));
         for (first, last) in self.first.iter_mut().zip(last) {
             *first = (*first).min(last);
         }
@@ -203,8 +235,8 @@ impl View {
 impl Table {
     const fn other(self) -> Self {
         match self {
-            Self::Limits => Self::Keys,
-            Self::Keys => Self::Limits,
+            Self::Upper => Self::Keys,
+            Self::Keys => Self::Upper,
         }
     }
 }
@@ -215,7 +247,7 @@ mod tests {
     use super::*;
 
     fn view() -> View {
-        View::new("localhost:6070".to_owned(), "1s".to_owned(), Sort::Denied, sample("ann", 2_000))
+        View::new("localhost:6070".to_owned(), "1s".to_owned(), (By::Limit, Sort::Denied), sample("ann", 2_000))
     }
 
     fn press(view: &mut View, code: KeyCode) -> Action {

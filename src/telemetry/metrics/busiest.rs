@@ -1,16 +1,16 @@
-//! The limits with most hits since the last read, and the results of requests since then.
+//! The limits with most hits since the last read, and since then the results of requests and the requests of each caller.
 //!
 //! Each read compares the counters with those of the last read, so it costs nothing in between. All callers share one
 //! read. Not here: which keys were denied (limited.rs).
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use weir_api::numbers::JsonAmount;
-use weir_api::top::{Busiest, BusyLimit, ByOnError, Requests};
+use weir_api::top::{Busiest, BusyCaller, BusyLimit, ByOnError, Requests};
 
 use super::labels::Labels;
 use super::latency::Distribution;
@@ -25,10 +25,12 @@ const LOOK_AGE_MAX: Duration = Duration::from_secs(60);
 pub const BUSIEST_MAX: usize = 64;
 
 /// The busiest `max` limits of the wanted domains in a read, which has at most [`BUSIEST_MAX`] limits by hits and as many by hits above the limit.
-pub fn busiest_of(read: &Busiest, max: usize, is_wanted: impl Fn(&str) -> bool) -> Busiest {
+/// The callers only if all domains are wanted, because a caller's requests are of several.
+pub fn busiest_of(read: &Busiest, max: usize, is_wanted: impl Fn(&str) -> bool, are_all_wanted: bool) -> Busiest {
     let wanted = read.limits.iter().filter(|limit| is_wanted(&limit.domain));
     let limits = most(wanted.collect(), max, |limit| limit.over_limit_hits);
-    Busiest { limits: limits.into_iter().cloned().collect(), ..*read }
+    let callers = if are_all_wanted { read.callers.clone() } else { Vec::new() };
+    Busiest { limits: limits.into_iter().cloned().collect(), callers, ..*read }
 }
 
 /// The last read.
@@ -37,11 +39,15 @@ pub(super) struct Looks(Mutex<Option<Look>>);
 
 type Entry = (Arc<Labels>, Labelled);
 
+/// Allowed and refused requests, by caller.
+pub(super) type Callers = BTreeMap<String, [u64; 2]>;
+
 /// What has happened since the start.
 pub(super) struct Totals {
     pub(super) requests: [u64; 3],
     pub(super) by_on_error: [u64; 4],
     pub(super) times: Distribution,
+    pub(super) callers: Callers,
 }
 
 struct Look {
@@ -96,7 +102,17 @@ impl Totals {
             times.bound_of(rank.max(1)).map(|ns| ns / 1_000)
         };
         (found.p50_us, found.p99_us) = (at_most(50), at_most(99));
+        found.callers = callers_since(&self.callers, &before.callers);
     }
+}
+
+fn callers_since(now: &Callers, before: &Callers) -> Vec<BusyCaller> {
+    let of_caller = |(caller, now): (&String, &[u64; 2])| {
+        let before = before.get(caller).unwrap_or(&[0; 2]);
+        let [allowed, refused] = [0, 1].map(|at| now[at].saturating_sub(before[at]));
+        BusyCaller { caller: caller.clone(), requests: allowed + refused, refused }
+    };
+    now.iter().map(of_caller).collect()
 }
 
 fn busiest(entries: &[Entry], before: &[[u64; 2]], now: &[[u64; 2]]) -> Vec<BusyLimit> {
@@ -134,6 +150,18 @@ fn most<T>(by_hits: Vec<T>, max: usize, over: impl Fn(&T) -> u64) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn callers_are_shown_only_with_all_domains() {
+        let of_caller = |caller: &str, requests, refused| BusyCaller { caller: caller.to_owned(), requests, refused };
+        let counts = |counts: &[(&str, [u64; 2])]| counts.iter().map(|(name, of)| ((*name).to_owned(), *of)).collect();
+        let now = counts(&[("a", [9, 3]), ("new", [2, 0])]);
+        let callers = callers_since(&now, &counts(&[("a", [4, 1]), ("gone", [1, 1])]));
+        assert_eq!(callers, [of_caller("a", 7, 2), of_caller("new", 2, 0)]);
+        let found = Busiest { callers, ..Busiest::default() };
+        assert_eq!(busiest_of(&found, 1, |_| true, true).callers, found.callers);
+        assert_eq!(busiest_of(&found, 1, |_| true, false).callers, []);
+    }
 
     #[test]
     fn limits_with_few_hits_and_many_denials_are_among_the_busiest() {

@@ -102,6 +102,17 @@ impl Registry {
         self.add(name, &[], Read::Histogram(Box::new(read)));
     }
 
+    /// The series of one row, with the values of their labels.
+    pub(super) fn series(&self, name: &str) -> Vec<(Vec<String>, u64)> {
+        let families = self.0.lock();
+        let series = families.get(name).into_iter().flat_map(|family| &family.series);
+        let number = |(values, read): (&Vec<String>, &Read)| match read {
+            Read::Number(read) => Some((values.clone(), read())),
+            Read::Histogram(_) => None,
+        };
+        series.filter_map(number).collect()
+    }
+
     /// Passes the numbers of envoyproxy/ratelimit whose names are wanted to `see`, in the order of their names.
     pub(crate) fn statistics(&self, is_wanted: impl Fn(&str) -> bool, mut see: impl FnMut(&str, FamilyKind, u64)) {
         let families = self.0.lock();
