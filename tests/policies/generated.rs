@@ -22,7 +22,7 @@ fn generated_files_are_fresh() {
     files.push(page("docs/testing.md", &test_file::KINDS));
     // Descriptors and entries are on the page about tests.
     files.push(page("docs/simulation.md", &traffic_file::KINDS[..3]));
-    files.push(migrating());
+    files.push(variables());
     for (path, text) in files {
         let full = Path::new(env!("CARGO_MANIFEST_DIR")).join(&path);
         if std::env::var_os("UPDATE_EXPECTED").is_some() {
@@ -51,8 +51,8 @@ fn replace(page: &mut String, name: &str, table: &str) {
 }
 
 /// The page with every variable of envoyproxy/ratelimit.
-fn migrating() -> (String, String) {
-    let path = "docs/migrating.md";
+fn variables() -> (String, String) {
+    let path = "docs/variables.md";
     let mut text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a page");
     let quoted = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
     let mut table =

@@ -1,6 +1,6 @@
 //! The table of envoyproxy/ratelimit's environment variables: name, type, default, and what weir does with each.
 //!
-//! The mapping (envoy_ratelimit.rs), the log lines about variables without effect, and the table in docs/migrating.md come
+//! The mapping (envoy_ratelimit.rs), the log lines about variables without effect, and the table in docs/variables.md come
 //! from it. A variable that is exactly one setting needs only a row here.
 
 use super::go::Type;
