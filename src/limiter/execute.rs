@@ -201,17 +201,7 @@ impl Stores {
         let has_quotas = |part: &&Part<'_, '_>| part.planned.iter().any(|planned| is_quota(&planned.charge));
         let quotas_are_split = split.iter().filter(has_quotas).count() > 1;
         let refunds = parts.refunds;
-        let as_sent = |planned: &Planned<'a>| {
-            let charge = planned.charge.clone();
-            match charge.operation {
-                Operation::Refund(_) if refunds == Refunds::Last => {
-                    Charge { operation: Operation::Peek, role: Role::Shadow, ..charge }
-                }
-                // No part can determine whether all quotas are over.
-                _ if quotas_are_split => without_quota(&charge),
-                _ => charge,
-            }
-        };
+        let as_sent = |planned: &Planned<'a>| refunds.as_sent(&planned.charge, quotas_are_split);
         let ask = async |mut part: Part<'s, 'a>| {
             let rows: Vec<_> = part.rows.iter().map(|row| matched.row_version(row)).collect();
             let mut charges: Vec<_> = part.planned.iter().map(as_sent).collect();
@@ -317,7 +307,7 @@ impl Stores {
                 denied_groups |= group.bit();
             }
         };
-        let mut local = Vec::new();
+        let (mut local, all) = (Vec::new(), parts.planned().count());
         for Part { planned, rows, failure, .. } in &mut parts.ended {
             let Some(failure) = failure else { continue };
             for row in rows {
@@ -349,27 +339,37 @@ impl Stores {
             && !local.is_empty()
             && !(parts.denied && request.mode == Mode::Atomic)
         {
-            parts.denied |= self.decide_locally(store, request, local, &mut parts.reserved).await?;
+            // Then it decides as the only store of a request.
+            let has_all = local.len() == all;
+            if has_all {
+                parts.refunds = Refunds::AtOnce;
+            }
+            parts.denied |= self.decide_locally(store, request, local, has_all, parts.refunds, &mut parts.reserved).await?;
         }
         Ok(denied_groups)
     }
 
-    /// Decides charges by the store of this process. Returns whether that denies.
+    /// Decides charges by the store of this process: all charges of the request, or some of them. Returns whether that denies.
     async fn decide_locally(
         &self,
         store: &Arc<dyn Store>,
         request: &Request<'_, '_>,
         planned: Vec<&mut Planned<'_>>,
+        has_all: bool,
+        refunds: Refunds,
         reserved: &mut Reserved,
     ) -> Result<bool, StoreError> {
-        // This store does not decide quotas alone: they are judged later, together with the quotas of the other stores.
-        let mut charges: Vec<_> = planned.iter().map(|planned| without_quota(&planned.charge)).collect();
+        // Quotas are otherwise judged later, together with those of the other stores.
+        let mut charges: Vec<_> = planned.iter().map(|planned| refunds.as_sent(&planned.charge, !has_all)).collect();
         let mut decision = Decision::default();
         let sent = Sent { rows: &[], undos: &mut [], charges: &mut charges };
         self.call(store, request, sent, &mut decision).await?;
         let stands = request.mode == Mode::Atomic && !decision.denied;
-        for (Planned { charge, outcome }, decided) in planned.into_iter().zip(decision.outcomes) {
+        for (Planned { charge, outcome }, mut decided) in planned.into_iter().zip(decision.outcomes) {
             charge.origin.is_local = true;
+            if is_refund(charge) && refunds == Refunds::Last {
+                decided.verdict = Verdict::Within;
+            }
             if let (Operation::Consume(_), Some(receipt), true) = (charge.operation, decided.receipt, stands) {
                 reserved.add(store, charge, receipt);
             }
@@ -378,14 +378,15 @@ impl Stores {
         Ok(decision.denied)
     }
 
-    /// Makes the refunds of a request that passes. A failed refund is lost, which can only admit less. The rows were compared
-    /// when the refunds peeked.
+    /// Makes the refunds of a request that passes, where they have peeked: in the store of their part, or in that of this process.
+    /// A failed refund is lost, which can only admit less. The rows were compared when the refunds peeked.
     async fn refund(&self, request: &Request<'_, '_>, parts: &mut Parts<'_, '_>) {
-        let refund = async |Part { store, planned, .. }: &mut Part<'_, '_>| {
-            let mut refunds: Vec<_> = planned.iter_mut().filter(|planned| is_refund(&planned.charge)).collect();
-            if refunds.is_empty() {
-                return;
-            }
+        let refund = async |Part { store, planned, failure, .. }: &mut Part<'_, '_>| {
+            let has_peeked = |charge: &Charge<'_>| failure.is_none() || charge.origin.is_local;
+            let is_due = |planned: &&mut Planned<'_>| is_refund(&planned.charge) && has_peeked(&planned.charge);
+            let mut refunds: Vec<_> = planned.iter_mut().filter(is_due).collect();
+            let store = if failure.is_none() { Some(*store) } else { self.options.local.as_ref() };
+            let (Some(store), false) = (store, refunds.is_empty()) else { return };
             let mut charges: Vec<_> = refunds.iter().map(|planned| planned.charge.clone()).collect();
             let mut decision = Decision::default();
             let sent = Sent { rows: &[], undos: &mut [], charges: &mut charges };
@@ -395,8 +396,7 @@ impl Stores {
                 }
             }
         };
-        let answered = parts.ended.iter_mut().filter(|part| part.failure.is_none());
-        join_all(answered.map(refund)).await;
+        join_all(parts.ended.iter_mut().map(refund)).await;
     }
 
     /// Begins to charge hits ahead for hot keys, based on the store's answer. [ls-2]
@@ -518,16 +518,23 @@ impl Refunds {
         let can_deny = |charge: &Charge<'_>| charge.role != Role::Shadow && !is_refund(charge);
         if mode == Mode::Atomic && charges.iter().any(can_deny) { Self::Last } else { Self::AtOnce }
     }
+
+    /// The charge as a call has it that decides a part of the request: a refund that is made last peeks, and no quota is judged where
+    /// others of the request are `elsewhere`.
+    fn as_sent<'a>(self, charge: &Charge<'a>, elsewhere: bool) -> Charge<'a> {
+        let charge = charge.clone();
+        match charge.operation {
+            Operation::Refund(_) if self == Self::Last => {
+                Charge { operation: Operation::Peek, role: Role::Shadow, ..charge }
+            }
+            _ if elsewhere && is_quota(&charge) => Charge { role: Role::Shadow, ..charge },
+            _ => charge,
+        }
+    }
 }
 
 fn is_quota(charge: &Charge<'_>) -> bool {
     charge.role == Role::Quota
-}
-
-/// The charge, in shadow mode if it is of a quota: a call that has not all quotas does not judge them.
-fn without_quota<'a>(charge: &Charge<'a>) -> Charge<'a> {
-    let role = if is_quota(charge) { Role::Shadow } else { charge.role };
-    Charge { role, ..charge.clone() }
 }
 
 fn is_refund(charge: &Charge<'_>) -> bool {

@@ -59,8 +59,8 @@ pub(super) struct Matched<'p> {
 #[derive(Clone, Copy)]
 enum Added {
     Nothing,
-    /// Only limits that are never quotas. [hd-1] [cc-7]
-    Holds,
+    /// Only limits that are no quotas: never [hd-1] [cc-7], or not now [te-2].
+    NoQuotas,
     Limits,
 }
 
@@ -178,7 +178,7 @@ impl<'p> Matched<'p> {
             // quota.
             matched.has_open_quota |= match (added, matched.rule(group)) {
                 (Added::Limits, Some(rule)) => (rule.is_quota || modes.quota) && rule.role == Role::Shadow,
-                (Added::Holds, _) | (Added::Limits, None) => false,
+                (Added::NoQuotas, _) | (Added::Limits, None) => false,
                 // A quota without a limit is never over.
                 (Added::Nothing, Some(rule)) if matched.is_unlimited_by_row(group) => rule.is_quota || modes.quota,
                 (Added::Nothing, _) => modes.quota,
@@ -240,13 +240,15 @@ impl<'p> Matched<'p> {
             if is_replaced(limit.name.as_deref(), replaced) {
                 continue;
             }
+            let phase = reading.phase(limit);
             added = match added {
                 _ if limit.shadow => added,
-                Added::Nothing | Added::Holds if limit.overrules(Property::QuotaMode) => Added::Holds,
+                Added::Nothing | Added::NoQuotas if !phase.applies || limit.overrules(Property::QuotaMode) => {
+                    Added::NoQuotas
+                }
                 _ => Added::Limits,
             };
             self.has_leases |= limit.lease.is_some();
-            let phase = reading.phase(limit);
             let is_outside_term = !phase.applies;
             if limit.hold {
                 // A receipt shows that the hold was in its term when the request was opened.

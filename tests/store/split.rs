@@ -691,6 +691,33 @@ fn a_refund_without_a_store_is_made_once_by_the_local_one() {
     assert_eq!(bench.store.calls.load(SeqCst) - calls, 2, "each slot was asked once");
 }
 
+/// A denied request refunds nothing, whether the local store decides all of it or a part. [dc-4]
+#[test]
+fn a_refund_of_a_request_that_quotas_deny_is_not_made_by_the_local_store() {
+    const QUOTAS: &str = "\
+domain: shop
+on_error: local
+descriptors:
+  - {key: user, rate_limit: 100/hour}
+  - {key: quota, quota_mode: true, rate_limit: 5/hour}
+";
+    for is_whole in [true, false] {
+        let bench = Bench::with(QUOTAS, Mode::Atomic, OnError::Error, 1);
+        let (user, quota) = (bench.value_in("user", 0), bench.value_in("quota", 1));
+        bench.store.fails(Call::Decide, &bench.key("user", &user), Fault::NotSent);
+        if is_whole {
+            bench.store.fails(Call::Decide, &bench.key("quota", &quota), Fault::NotSent);
+        }
+        let left = || bench.ask(&[("user", &user, Operation::Peek)]).unwrap().statuses[0].remaining;
+        assert!(!bench.ask(&[("user", &user, Operation::Consume(20))]).unwrap().denied);
+        let refund = |hits| [("user", user.as_str(), Operation::Refund(7)), ("quota", &quota, Operation::Consume(hits))];
+        let answer = bench.ask(&refund(600)).unwrap();
+        assert_eq!((answer.denied, answer.statuses[0].over, left()), (true, false, 80), "{is_whole}");
+        let answer = bench.ask(&refund(1)).unwrap();
+        assert_eq!((answer.denied, answer.statuses[0].remaining, left()), (false, 87, 87), "{is_whole}");
+    }
+}
+
 #[test]
 fn a_local_denial_takes_back_what_the_stores_charged() {
     let bench = Bench::with(MIXED, Mode::Atomic, OnError::Error, 1);

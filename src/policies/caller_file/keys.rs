@@ -39,6 +39,6 @@ mapping! {
         MAY: Option<Vec<NodeId>> = "may", list(|| bounded_list(&words(&Right::NAMES), 1, Right::ALL.len())), "required",
             "may: [charge, peek]";
         /// the most hits of one descriptor of a request, after [weighing](policies.md#weighed-hits); 1 or more
-        HITS_MAX: Option<u32> = "hits_max", POSITIVE, "the setting `limits.hits`", "hits_max: 100";
+        HITS_MAX: Option<u32> = "hits_max", POSITIVE, "no bound", "hits_max: 100";
     }
 }

@@ -13,6 +13,7 @@ domain: shop
 descriptors:
   - {key: ends, quota_mode: true, rate_limit: {rate: 1/hour, until: '2041-01-03T00:00:01Z'}}
   - {key: quota, quota_mode: true, rate_limit: 1/hour}
+  - {key: watched, quota_mode: true, shadow_mode: true, rate_limit: {rate: 1/hour, until: '2041-01-03T00:00:01Z'}}
   - {key: enforced, rate_limit: {rate: 1/hour, until: '2041-01-03T00:00:01Z'}}
   - {key: later, rate_limit: {rate: 1/hour, from: 2099-01-01}}
   - {key: now, rate_limit: {rate: 1/hour, until: 2099-01-01}}
@@ -36,6 +37,17 @@ fn quotas_in_several_slots_are_judged_without_those_that_have_ended() {
     assert!(bench.ask(&both).unwrap().denied, "the only one that is left is over");
     let answer = bench.ask(&both[..1]).unwrap();
     assert!(!answer.denied && answer.statuses[0] == Status::default(), "{answer:?}");
+}
+
+/// [te-2]
+#[test]
+fn a_quota_in_shadow_mode_that_has_ended_is_no_open_quota() {
+    let bench = bench(OnError::Error);
+    let both = [("watched", "ann", ONE), ("quota", "ann", ONE)];
+    assert!(!bench.ask(&both).unwrap().denied);
+    assert!(!bench.ask(&both).unwrap().denied, "the quota in shadow mode is never over");
+    bench.store.clock.set(START_US + 1_000_000);
+    assert!(bench.ask(&both).unwrap().denied, "the only quota is over");
 }
 
 /// [te-2]
