@@ -158,6 +158,29 @@ fn only_an_overlay_of_numbers_meets_an_unlimited_limit() {
     }
 }
 
+/// An overlay is for limits as the policy writes them, so the order of overlays does not matter.
+#[test]
+fn the_order_of_overlays_does_not_matter() {
+    let policy = format!("{POLICY}- key: free\n  rate_limit: {{unlimited: true}}\n");
+    for (one, other, unmet) in [
+        (
+            "descriptors: [free], replace: true, rate_limit: 7/s",
+            "descriptors: ['f*'], rate_limit: {algorithm: gcra}",
+            1,
+        ),
+        ("descriptors: [user], rate_limit: {name: n}", "descriptors: [user], name: n, rate_limit: {drain: true}", 1),
+    ] {
+        let of = |list: [&str; 2]| {
+            let [first, second] = list;
+            let text = format!("overlays:\n- {{domain: shop, {first}}}\n- {{domain: shop, {second}}}\n");
+            let loaded = loaded(&policy, &text).unwrap_or_else(|problems| panic!("{problems}"));
+            (rules(&loaded), loaded.overlays.unwrap().unmet.len())
+        };
+        assert_eq!(of([one, other]), of([other, one]), "{one}");
+        assert_eq!(of([one, other]).1, unmet, "{one}");
+    }
+}
+
 #[test]
 fn overlays_never_replace_each_other() {
     let two = |keys: &str| {

@@ -216,11 +216,13 @@ impl Editor<'_, '_> {
         };
         let problems = self.edits.problems.len();
         let mut has_changed = false;
-        for (Live { overlay, .. }, is_met) in here.iter().zip(are_met) {
+        // By the limit of the policy, so that the order of overlays does not matter.
+        let meets: Vec<bool> = here.iter().map(|Live { overlay, .. }| self.meets(overlay, &entries)).collect();
+        for ((Live { overlay, .. }, is_met), meets) in here.iter().zip(are_met).zip(meets) {
             if self.is_full() {
                 return None;
             }
-            if self.meets(overlay, &entries) {
+            if meets {
                 *is_met = true;
                 has_changed |= !overlay.limit.is_empty();
                 self.give(&mut entries, &overlay.limit, overlay);
@@ -230,7 +232,7 @@ impl Editor<'_, '_> {
         (has_changed && is_good).then(|| self.replaced(id, Value::Mapping(entries)))
     }
 
-    /// Whether an overlay is for this limit. An unlimited one has no other keys, so only an overlay of numbers meets it.
+    /// Whether an overlay is for this limit of the policy. An unlimited one has no other keys, so only an overlay of numbers meets it.
     fn meets(&self, overlay: &Overlay, entries: &Entries) -> bool {
         let has_name = |name| self.value(entries, limit::NAME.name).and_then(|id| self.scalar(id)) == Some(name);
         overlay.name.as_deref().is_none_or(has_name)
