@@ -430,6 +430,11 @@ impl Domain {
         !self.weighing.is_empty()
     }
 
+    /// The entries by which rules of the domain weigh hits.
+    pub fn weighing(&self) -> impl Iterator<Item = &str> {
+        self.weighing.iter().map(|entry| &**entry)
+    }
+
     /// Whether a rule of the domain weighs hits by this entry.
     pub fn weighs_by(&self, key: &str) -> bool {
         self.weighing.iter().any(|entry| **entry == *key)
