@@ -92,6 +92,8 @@ codes! {
     TermGap = "term_gap", "begin the later limit when the earlier one ends, or add a limit without a term";
     /// A limit that never denies, because another one denies first.
     NeverDenies = "never_denies", "remove the limit that never denies, or correct the numbers";
+    /// A limit of less than one unit of its amount.
+    SmallAmount = "small_amount", "write all hits of the limit: its amount times scale";
     /// A burst that takes more than a day to refill.
     SlowBurst = "slow_burst", "write a smaller burst, or a higher rate";
     /// A `leaky_bucket` whose waits no caller learns.
