@@ -37,12 +37,15 @@ fn explained(policy: &str, descriptors: &[&[(&str, &str)]]) -> String {
 /// [mt-12] [mt-13]
 #[test]
 fn explain_shows_the_factor_and_the_descriptor_without_the_entry() {
-    let told = explained(WEIGHED, &[
-        &[("model", "large"), ("team", "red")],
-        &[("team", "red")],
-        &[("model", "large")],
-        &[("model", "a"), ("team", "red"), ("model", "b")],
-    ]);
+    let told = explained(
+        WEIGHED,
+        &[
+            &[("model", "large"), ("team", "red")],
+            &[("team", "red")],
+            &[("model", "large")],
+            &[("model", "a"), ("team", "red"), ("model", "b")],
+        ],
+    );
     insta::assert_snapshot!(told, @r#"
     domain ai   p.yaml:1:9   on_error the server's
 
@@ -158,6 +161,19 @@ fn overlays_give_both_keys() {
     );
     let written = parse(&[("p.yaml", &written)]).unwrap();
     assert_eq!(format!("{:?}", overlaid.policies.rules()), format!("{:?}", written.policies.rules()));
+    for (policy, entry, problem) in [
+        (plain.to_owned(), "team", "p.yaml:2:15: \"ai|team\": weigh by \"team\", a key of the rule"),
+        (
+            plain.replace("}}]", "}, descriptors: [{key: m, rate_limit: 1/s}]}]"),
+            "m",
+            "p.yaml:2:75: \"ai|team|m\": no descriptor meets it, because the rule at \"team\" weighs by \"m\"",
+        ),
+    ] {
+        let overlay = overlays(&format!("weigh: {{entry: {entry}, by: {{large: 3}}, default: 1}}"));
+        let reading = Reading { overlay: Some(OverlayFile::of("o.yaml", overlay).unwrap()), ..Reading::default() };
+        let found = parse_with(&[("p.yaml", &policy)], reading).unwrap_err().to_string();
+        assert!(found.starts_with(problem) && found.ends_with(" (with the overlay at o.yaml:4:3)"), "{found}");
+    }
     let wrong = OverlayFile::of("o.yaml", overlays("weigh: {entry: model, by: {large: 0}, default: 1}")).unwrap_err();
     assert!(wrong.to_string().starts_with("o.yaml:4:37: the factor of \"large\""), "{wrong}");
 }
