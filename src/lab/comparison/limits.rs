@@ -157,7 +157,8 @@ fn add_factors(old: Option<&Rule>, new: Option<&Rule>, is_felt: bool, effects: &
     let (Some(old), Some(new)) = (old, new) else { return };
     let spelled = |rule: &Rule| rule.weigh.as_ref().map_or_else(|| "none".to_owned(), |weigh| weigh.text().to_owned());
     if old.weigh != new.weigh {
-        let direction = if is_felt { of_factors(old.weigh.as_deref(), new.weigh.as_deref()) } else { Direction::Neither };
+        let direction =
+            if is_felt { of_factors(old.weigh.as_deref(), new.weigh.as_deref()) } else { Direction::Neither };
         effects.push(Effect { direction, subject: Subject::Key("weigh", spelled(old), spelled(new)) });
     }
 }

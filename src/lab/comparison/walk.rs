@@ -168,8 +168,7 @@ impl<'p> Walk<'_, 'p> {
     /// Adds the rules that a descriptor meets on both sides.
     fn meet(&mut self, entries: &[(String, String)]) {
         let sent = as_entries(entries);
-        let rules =
-            self.sides.map(|set| Some(set.weigh(set.domain(self.domain)?, &sent).ok()?.met.rule?.id));
+        let rules = self.sides.map(|set| Some(set.weigh(set.domain(self.domain)?, &sent).ok()?.met.rule?.id));
         if rules != [None, None] && self.met.insert(rules) {
             let [old, new] = self.rules(rules);
             self.observed.transitions.push(Transition { old, new, example: spell_pairs(entries) });
