@@ -68,7 +68,7 @@ codes! {
     NeverMet = "never_met", "remove one of the two; if both have values, move the descriptor before the other";
     /// A regular expression that no value matches.
     MatchesNothing = "matches_nothing", "correct the regular expression, or remove the descriptor";
-    /// A descriptor that matches values before another one, and lacks its `weigh` or a limit that is nested in it.
+    /// A descriptor that lacks the `weigh` of another one, or matches values before it and lacks a limit that is nested in it.
     HidesBelow = "hides_below",
         "write the nested limits or the weigh of the other descriptor here too, or unlimited: true for no limit";
     /// A descriptor that has no limit, and whose nested descriptors have none.

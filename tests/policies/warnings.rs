@@ -133,6 +133,12 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
     ),
     (
         Code::HidesBelow,
+        "  - {key: team, rate_limit: 9/h}\n  - {key: team, value: search, weigh: {entry: model, by: {large: 30}, default: 9}, rate_limit: 9/h}\n",
+        "3:5",
+        "(team=x, model=large) has no limit here, because only the rule at p:4:5 weighs by model",
+    ),
+    (
+        Code::HidesBelow,
         "  - key: org\n    descriptors:\n      - {key: team, weigh: {entry: model, by: {large: 30}, default: 9}, rate_limit: 9/h}\n  - key: org\n    value: acme\n    descriptors:\n      - {key: team, weigh: {entry: size, by: {large: 30}, default: 9}, rate_limit: 9/h}\n",
         "6:5",
         "(org=acme, team=x, model=large) has no limit here, because only the rule at p:5:9 weighs by model",

@@ -1,10 +1,11 @@
-//! Finds a descriptor that matches values before a wider one, but lacks a limit that is nested in the wider one, or its `weigh`.
+//! Finds a descriptor that matches values before a wider one, but lacks a limit that is nested in the wider one. Finds a rule that
+//! does not weigh, beside one that does.
 //!
 //! weir never goes back to another branch [mt-1]: a new `plan=gold` also matches (plan=gold, op=x), so the limit of
 //! `op` below `plan` no longer applies to it. If only `plan` weighs by `model`, (plan=gold, model=x) is one level deeper than
 //! the rule of `plan=gold` [mt-13]. The example in each warning was matched against the policies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_engine::Matcher;
 use weir_engine::descriptor::Entry;
@@ -30,11 +31,8 @@ impl<'l> Findings<'l> {
         }
         for of_key in by_key.values().filter(|of_key| of_key.len() > 1) {
             let mut is_told = vec![false; of_key.len()];
-            let has_deeper = |outline: &Outline| {
-                outline.descriptors.iter().any(has_limit) || self.rule(outline).is_some_and(|rule| rule.weigh.is_some())
-            };
-            let wide: Vec<&Outline> = of_key.iter().copied().filter(|outline| has_deeper(outline)).collect();
-            for wide in wide {
+            self.weighed_beside(of_key, &mut is_told, place);
+            for wide in of_key.iter().filter(|outline| outline.descriptors.iter().any(has_limit)) {
                 for (narrow, value) in self.takers(wide, of_key, place) {
                     if !is_told[narrow] {
                         is_told[narrow] = self.hides_of(wide, of_key[narrow], &value, place);
@@ -81,11 +79,32 @@ impl<'l> Findings<'l> {
         if !is_narrow || !has_limit(narrow) || self.rule(narrow).is_some_and(|rule| rule.unlimited) {
             return false;
         }
-        let missing = match self.unweighed(wide, Some(met)) {
-            None => self.missing(&wide.descriptors, of_wide, Some(met)),
-            found => found,
-        };
-        let Some(Missing { limit, entries, weighed }) = missing else { return false };
+        let Some(missing) = self.missing(&wide.descriptors, of_wide, Some(met)) else { return false };
+        self.warn_of_missing(narrow, value, wide, &missing);
+        true
+    }
+
+    /// Warns about rules beside one that weighs, if they do not weigh by its entry.
+    fn weighed_beside(&mut self, of_key: &[&Outline], is_told: &mut [bool], place: Place<'l>) {
+        let mut known = BTreeSet::new();
+        for wide in of_key {
+            let Some(weigh) = self.rule(wide).and_then(|rule| rule.weigh.as_deref()) else { continue };
+            if !known.insert(&*weigh.entry) || !self.compare(of_key.len()) {
+                continue;
+            }
+            for (narrow, is_told) in of_key.iter().zip(&mut *is_told).filter(|(_, is_told)| !**is_told) {
+                let Some(value) = self.value_of(narrow, place) else { continue };
+                let met = place.child(Entry { key: &narrow.key, value: &value });
+                if let Some(missing) = self.unweighed(wide, met) {
+                    self.warn_of_missing(narrow, &value, wide, &missing);
+                    *is_told = true;
+                }
+            }
+        }
+    }
+
+    fn warn_of_missing(&mut self, narrow: &Outline, value: &str, wide: &Outline, missing: &Missing<'_>) {
+        let Missing { limit, entries, weighed } = missing;
         let below: String =
             entries.iter().map(|(key, value)| format!(", {}={}", escaped(key), escaped(value))).collect();
         self.add(&narrow.note.place(), Code::HidesBelow, || {
@@ -96,7 +115,6 @@ impl<'l> Findings<'l> {
             };
             format!("({key}={value}{below}) has no limit here, because {why}")
         });
-        true
     }
 
     /// The first limit below one place that is missing below another.
