@@ -133,7 +133,7 @@ fn a_rule_without_weigh_that_frees_a_team_is_shown() {
       for example team=search,model=large: 1000 per day and 50 per minute -> no limit
 ";
     let told = differences(WEIGHED, &own);
-    assert!(told.contains(freed), "{told}");
+    assert!(told.contains(&format!("{freed}  added     team=search ")), "the states are those of team=search\n{told}");
     let told = differences(&own, WEIGHED);
     assert!(told.contains("  moved     no rule -> team   stricter   NEW/p.yaml:3:3\n"), "{told}");
     let weigh = "  weigh: {entry: model, by: {large: 30, small: 1}, default: 10}\n";

@@ -20,6 +20,8 @@ pub(super) struct Transition<'p> {
     pub(super) old: Option<&'p Rule>,
     pub(super) new: Option<&'p Rule>,
     pub(super) example: String,
+    /// The descriptor has an entry by which one of the rules weighs. Its states are those of the descriptor without the entry.
+    pub(super) is_weighed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -155,7 +157,7 @@ impl<'p> Walk<'_, 'p> {
         let entries = std::mem::take(&mut self.entries);
         let found = self.sides.map(|set| Some(set.find(set.domain(self.domain)?, &as_entries(&entries)).rule?.id));
         if found == rules {
-            self.meet(&entries);
+            self.meet(&entries, false);
             self.meet_weighed(rules, &entries);
         } else {
             let why = format!("the walk through both policies and the engine differ for {}", spell_pairs(&entries));
@@ -166,12 +168,12 @@ impl<'p> Walk<'_, 'p> {
     }
 
     /// Adds the rules that a descriptor meets on both sides.
-    fn meet(&mut self, entries: &[(String, String)]) {
+    fn meet(&mut self, entries: &[(String, String)], is_weighed: bool) {
         let sent = as_entries(entries);
         let rules = self.sides.map(|set| Some(set.weigh(set.domain(self.domain)?, &sent).ok()?.met.rule?.id));
         if rules != [None, None] && self.met.insert(rules) {
             let [old, new] = self.rules(rules);
-            self.observed.transitions.push(Transition { old, new, example: spell_pairs(entries) });
+            self.observed.transitions.push(Transition { old, new, example: spell_pairs(entries), is_weighed });
         }
     }
 
@@ -186,7 +188,7 @@ impl<'p> Walk<'_, 'p> {
                 for at in (0..=entries.len()).rev() {
                     let mut entries = entries.to_vec();
                     entries.insert(at, (weigh.entry.to_string(), value.to_owned()));
-                    self.meet(&entries);
+                    self.meet(&entries, true);
                 }
             }
         }
