@@ -336,7 +336,7 @@ fn an_overlay_that_no_limit_meets_is_a_warning() {
         (5, "no policy has the domain \"chop\""),
         (6, "no descriptor matches \"team=r*\", there is \"team=blue\""),
         (7, "its descriptors have no limit, or only unlimited ones"),
-        (8, "no descriptor matches \"any\", there is none"),
+        (8, "no descriptor matches \"any\""),
     ];
     let expected = expected.map(|(line, why)| {
         format!(

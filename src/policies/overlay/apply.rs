@@ -9,7 +9,9 @@ use weir_text::boolean;
 use weir_text::yaml::{Document, Node, NodeId, Value};
 
 use super::COMPARISONS_MAX;
-use super::edits::{EditedBy, Edits, Given, OTHERS_MAX, Overlay, Overlays, Pattern, Reached, ValuePattern};
+use super::edits::{
+    EditedBy, Edits, Given, OTHER_BYTES_MAX, OTHERS_MAX, Overlay, Overlays, Pattern, Reached, ValuePattern,
+};
 use crate::tables::{FORMS, descriptor, file, limit};
 use crate::{PROBLEMS_MAX, Position};
 
@@ -120,7 +122,7 @@ impl Editor<'_, '_> {
             if is_match == Some(false) {
                 if depth == known.depth && known.others.len() < OTHERS_MAX {
                     let other = self.spelled(entries);
-                    self.reached[index].others.push(other);
+                    self.reached[index].others.extend(Some(other).filter(|other| other.len() <= OTHER_BYTES_MAX));
                 }
                 continue;
             }

@@ -80,6 +80,8 @@ pub(super) struct Reached {
 
 /// The most descriptors that are remembered for the warning about an overlay.
 pub(super) const OTHERS_MAX: usize = 16;
+/// The longest descriptor that is remembered, in bytes.
+pub(super) const OTHER_BYTES_MAX: usize = 256;
 /// The most of them that the warning names, if none is similar to the pattern.
 const OTHERS_NAMED: usize = 3;
 
@@ -105,7 +107,7 @@ impl Overlay {
                 let others = || reached.others.iter().map(String::as_str);
                 let hint = match nearest(&pattern, others()) {
                     Some(near) => format!(", did you mean {}?", quoted(near)),
-                    None if reached.others.is_empty() => ", there is none".to_owned(),
+                    None if reached.others.is_empty() => String::new(),
                     None => {
                         let named: Vec<String> = others().take(OTHERS_NAMED).map(quoted).collect();
                         format!(", there is {}", named.join(", "))
