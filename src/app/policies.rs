@@ -60,7 +60,7 @@ pub(super) fn fit(loaded: weir_policies::Loaded, started: Instant) -> Loaded {
     let weir_policies::Loaded { policies, kept, overlays, files, .. } = loaded;
     let overlays = overlays.map_or_else(Overlays::default, |used| Overlays {
         met: used.count - used.unmet.len(),
-        unmet: used.unmet.iter().map(ToString::to_string).collect(),
+        unmet: used.unmet.iter().map(|unmet| unmet.place.to_string()).collect(),
     });
     let kept = kept.map(|kept| KeptFiles {
         packed: kept.packed.clone(),

@@ -291,6 +291,13 @@ impl<'r> Request<'r> {
         if entries.is_empty() {
             return ": a descriptor without entries matches nothing".to_owned();
         }
+        if let Some((rule, key)) = self.loaded.policies.unweighed(self.domain, entries)
+            && let Some(place) = self.loaded.places.get(rule.id as usize)
+        {
+            return format!(
+                ": the rule at {place} does not weigh by {key:?}, so this descriptor is one level deeper than the rule"
+            );
+        }
         if matched == entries.len() {
             if level.below.is_empty() {
                 return ": this descriptor of the policy has no limit".to_owned();

@@ -40,9 +40,13 @@ impl Denomination {
         if unit.is_empty() || unit.len() > UNIT_BYTES_MAX || !unit.bytes().all(is_letter) {
             return Err(DenominationError::Unit);
         }
-        let decimals = (0..=DECIMALS_MAX).find(|decimals| Count::pow(10, *decimals) == scale);
-        let decimals = decimals.ok_or(DenominationError::Scale(scale))?;
+        let decimals = Self::decimals(scale).ok_or(DenominationError::Scale(scale))?;
         Ok(Self { unit: unit.into(), scale, decimals: decimals as usize })
+    }
+
+    /// The decimals of a unit of `scale` hits. None if that is no scale.
+    pub fn decimals(scale: Count) -> Option<u32> {
+        (0..=DECIMALS_MAX).find(|decimals| Count::pow(10, *decimals) == scale)
     }
 
     pub const fn unit(&self) -> &str {

@@ -430,6 +430,11 @@ impl Domain {
         !self.weighing.is_empty()
     }
 
+    /// The entries by which rules of the domain weigh hits.
+    pub fn weighing(&self) -> impl Iterator<Item = &str> {
+        self.weighing.iter().map(|entry| &**entry)
+    }
+
     /// Whether a rule of the domain weighs hits by this entry.
     pub fn weighs_by(&self, key: &str) -> bool {
         self.weighing.iter().any(|entry| **entry == *key)
@@ -733,24 +738,27 @@ fn add_rule(rules: &mut Vec<Rule>, here: &Above<'_>, spec: RuleSpec) -> Result<u
 /// # Errors
 /// When a domain has too many, or when a rule can never be met. [mt-14]
 fn weighing_entries(rules: &[Rule]) -> Result<HashMap<&str, Vec<Box<str>>>, PolicyError> {
-    let problem =
-        |rule: &Rule, problem: String| PolicyError::Weigh { path: format!("{}|{}", rule.domain, rule.path), problem };
+    let problem = |rule: &Rule, by: u32, problem: String| PolicyError::Weigh {
+        path: format!("{}|{}", rule.domain, rule.path),
+        problem,
+        by,
+    };
     let mut entries: HashMap<&str, Vec<Box<str>>> = HashMap::new();
-    let mut by_path: HashMap<(&str, &str), &Weigh> = HashMap::new();
+    let mut by_path: HashMap<(&str, &str), (&Weigh, u32)> = HashMap::new();
     for rule in rules {
         let Some(weigh) = rule.weigh.as_deref() else { continue };
-        by_path.insert((&rule.domain, &rule.path), weigh);
+        by_path.insert((&rule.domain, &rule.path), (weigh, rule.id));
         let of_domain = entries.entry(&rule.domain).or_default();
         if !of_domain.contains(&weigh.entry) {
             of_domain.push(weigh.entry.clone());
         }
         if of_domain.len() > WEIGHING_ENTRIES_MAX {
             let text = format!("the rules of a domain weigh by more than {WEIGHING_ENTRIES_MAX} different entries");
-            return Err(problem(rule, text));
+            return Err(problem(rule, rule.id, text));
         }
         if rule.levels.iter().any(|level| level.key == weigh.entry) {
             let text = format!("weigh by {:?}, a key of the rule: the entry is no part of the descriptor", weigh.entry);
-            return Err(problem(rule, text));
+            return Err(problem(rule, rule.id, text));
         }
     }
     for rule in rules {
@@ -759,9 +767,10 @@ fn weighing_entries(rules: &[Rule]) -> Result<HashMap<&str, Vec<Box<str>>>, Poli
             let others = rule.levels.iter().enumerate().filter(|(other, _)| *other != at);
             let path =
                 others.fold(String::new(), |above, (_, level)| path_below(&above, &level.key, level.value.as_ref()));
-            if by_path.get(&(&*rule.domain, &*path)).is_some_and(|weigh| weigh.entry == level.key) {
+            let weighing = by_path.get(&(&*rule.domain, &*path)).filter(|(weigh, _)| weigh.entry == level.key);
+            if let Some((_, by)) = weighing {
                 let text = format!("no descriptor meets it, because the rule at {path:?} weighs by {:?}", level.key);
-                return Err(problem(rule, text));
+                return Err(problem(rule, *by, text));
             }
         }
     }

@@ -36,9 +36,9 @@ pub enum PolicyError {
          the maximum is {INNER_MAX}"
     )]
     TooManyInner(String),
-    /// A rule weighs hits in a way that contradicts the rules of its domain. [mt-14]
+    /// A rule weighs hits in a way that contradicts the rules of its domain. `by` is the id of the rule that weighs. [mt-14]
     #[error("{path:?}: {problem}")]
-    Weigh { path: String, problem: String },
+    Weigh { path: String, problem: String, by: u32 },
 }
 
 fn reason(one: Property, other: Property) -> &'static str {

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::descriptor::Entry;
-use super::policy::{Domain, Match, PolicySet};
+use super::policy::{Domain, Match, PolicySet, Rule};
 use super::weigh::{Unweighable, WEIGHING_ENTRIES_MAX, Weigh};
 
 /// A descriptor as its rule counts it.
@@ -39,6 +39,16 @@ impl PolicySet {
         let met = self.find(domain, entries);
         let factor = weigh_of(&met).map(|weigh| weigh.factor(None));
         Ok(Weighed { met: Match { factor, ..met }, entry: None })
+    }
+
+    /// Why a descriptor that meets no rule may be too deep: the rule that it meets without an entry by which only other rules
+    /// weigh, and the key of this entry.
+    pub fn unweighed<'p>(&'p self, domain: &'p Domain, entries: &[Entry<'_>]) -> Option<(&'p Rule, &'p str)> {
+        domain.weighing().find_map(|key| {
+            let others: SmallVec<[Entry<'_>; 8]> = entries.iter().copied().filter(|other| other.key != key).collect();
+            let rule = self.find(domain, &others).rule.filter(|_| others.len() < entries.len())?;
+            Some((rule, key))
+        })
     }
 }
 

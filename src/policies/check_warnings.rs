@@ -18,6 +18,7 @@ use alike::{Words, alike};
 use below::wide_of;
 use weir_classes::{Budget, GivenUp, Taken, taken};
 use weir_engine::policy::Place;
+use weir_engine::weigh::Weigh;
 use weir_engine::{Matcher, Mode, PolicySet, Role, Rule};
 use weir_text::{escaped, nearest};
 
@@ -62,8 +63,8 @@ pub fn check_warnings_with(loaded: &mut Loaded, delay_header: Option<bool>) {
         found.domain(name, &descriptors);
     }
     found.alike_domains(&names);
-    for place in loaded.overlays.iter().flat_map(|used| &used.unmet) {
-        found.add(place, Code::UnmetOverlay, || "no limit meets this overlay".to_owned());
+    for unmet in loaded.overlays.iter().flat_map(|used| &used.unmet) {
+        found.add(&unmet.place, Code::UnmetOverlay, || unmet.message());
     }
     found.allows_nothing();
     let Findings { mut warnings, more, .. } = found;
@@ -155,6 +156,8 @@ impl<'l> Findings<'l> {
             self.key_as_text(outline);
             self.values_as_text(outline);
             if let Some(rule) = self.rule(outline) {
+                self.factors_as_text(outline, rule);
+                self.small_amounts(outline, rule);
                 self.reason(outline, rule);
                 self.term_gap(outline, rule);
                 self.same_plans(outline, rule);
@@ -283,6 +286,27 @@ impl<'l> Findings<'l> {
         }
     }
 
+    fn factors_as_text(&mut self, outline: &Outline, rule: &Rule) {
+        let Some(weigh) = rule.weigh.as_deref() else { return };
+        self.odd_text(&outline.note.place(), "entry of weigh", &weigh.entry);
+        let is_odd = |text: &&str| texts::odd_character(text).is_some() || texts::has_outer_blank(text);
+        if let Some(text) = weigh.values().filter(is_odd).min() {
+            self.odd_text(&outline.note.place(), "value of weigh", text);
+        }
+    }
+
+    /// A budget in dollars that was written as its hits admits almost nothing.
+    fn small_amounts(&mut self, outline: &Outline, rule: &Rule) {
+        for (number, limit) in (1..).zip(&rule.limits) {
+            let Some(amount) = limit.amount.as_deref() else { continue };
+            if (1..amount.scale()).contains(&limit.requests()) {
+                self.add(&outline.note.place(), Code::SmallAmount, || {
+                    format!("limit {number} is less than one unit: {}", amount.text(limit.requests()))
+                });
+            }
+        }
+    }
+
     fn reason(&mut self, outline: &Outline, rule: &Rule) {
         if outline.note.has_comment {
             return;
@@ -328,23 +352,40 @@ impl<'l> Findings<'l> {
     }
 
     fn alike_keys(&mut self, all: &[&Outline]) {
-        // In the order of their first use.
-        let mut numbers: HashMap<&str, usize> = HashMap::new();
-        let mut uses: Vec<(&Outline, usize)> = Vec::new();
-        for outline in all.iter().filter(|outline| !outline.key.contains('*')) {
-            let number = *numbers.entry(&outline.key).or_insert(uses.len());
-            if number == uses.len() {
-                uses.push((outline, 0));
-            }
-            uses[number].1 += 1;
+        let keys = all.iter().filter(|outline| !outline.key.contains('*')).map(|outline| (&*outline.key, *outline));
+        let weighed: Vec<(&Weigh, &Outline)> =
+            all.iter().filter_map(|outline| Some((self.rule(outline)?.weigh.as_deref()?, *outline))).collect();
+        let entries = weighed.iter().map(|(weigh, outline)| (&*weigh.entry, *outline));
+        let keys: Vec<(&str, &Outline)> = keys.chain(entries).collect();
+        self.alike("key", &keys);
+        // The entries of a domain are few.
+        let mut by_entry: BTreeMap<&str, Vec<(&str, &Outline)>> = BTreeMap::new();
+        for (weigh, outline) in weighed {
+            let mut values: Vec<&str> = weigh.values().collect();
+            values.sort_unstable();
+            by_entry.entry(&weigh.entry).or_default().extend(values.into_iter().map(|value| (value, outline)));
         }
-        let words = Words::new(uses.iter().map(|(outline, _)| &*outline.key));
+        by_entry.values().for_each(|values| self.alike("value of weigh", values));
+    }
+
+    /// Warns about a word that is spelled almost as another one. The words are in the order of their uses.
+    fn alike(&mut self, what: &str, all: &[(&str, &Outline)]) {
+        let mut numbers: HashMap<&str, usize> = HashMap::new();
+        let mut uses: Vec<(&str, &Outline, usize)> = Vec::new();
+        for &(word, outline) in all {
+            let number = *numbers.entry(word).or_insert(uses.len());
+            if number == uses.len() {
+                uses.push((word, outline, 0));
+            }
+            uses[number].2 += 1;
+        }
+        let words = Words::new(uses.iter().map(|(word, ..)| *word));
         for (earlier, later) in alike(&words, &mut self.comparisons_left) {
             // The less frequent one is probably the mistake.
-            let (odd, other) = if uses[earlier].1 < uses[later].1 { (earlier, later) } else { (later, earlier) };
-            let (odd, other) = (uses[odd].0, uses[other].0);
-            self.add(&odd.note.place(), Code::AlikeKey, || {
-                format!("the key {:?} is spelled almost as {:?}, at {}", odd.key, other.key, other.note.place())
+            let (odd, other) = if uses[earlier].2 < uses[later].2 { (earlier, later) } else { (later, earlier) };
+            let ((odd, at, _), (other, place, _)) = (uses[odd], uses[other]);
+            self.add(&at.note.place(), Code::AlikeKey, || {
+                format!("the {what} {odd:?} is spelled almost as {other:?}, at {}", place.note.place())
             });
         }
     }

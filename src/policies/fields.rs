@@ -298,6 +298,10 @@ fn unknown_key(key: &str, kind: &Kind, kinds: &[&Kind], meant: &mut Vec<&'static
         meant.push(known);
         return format!("unknown key {text} in {}{hint}", kind.name);
     }
+    if kind.knows("ask") && key.contains('=') {
+        // In a flow mapping a comma ends the descriptor.
+        return format!("unknown key {text} in {}: quote a descriptor that has a comma", kind.name);
+    }
     let ordinary = key.trim_matches(NO_BREAK_SPACES);
     if ordinary.len() < key.len() && kinds.iter().any(|kind| kind.knows(ordinary)) {
         return format!("unknown key {text} in {}: replace its no-break spaces with ordinary ones", kind.name);

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use weir_engine::algorithm::parameters::Parameters;
-use weir_engine::denomination::DenominationError;
+use weir_engine::denomination::{DenominationError, SCALE_MAX};
 use weir_engine::descriptor::saturated;
 use weir_engine::limit::COUNTS;
 use weir_engine::words::printable;
@@ -269,6 +269,22 @@ impl FileReader<'_> {
         }
     }
 
+    /// The hits of one unit.
+    pub(super) fn scale(&mut self, fields: &Fields, key: &'static str) -> Read<u32> {
+        let Some((at, node)) = self.value(fields, key) else { return Ok(None) };
+        let scale = match &node.value {
+            Value::Scalar { text, plain: true } => whole_number(text, SCALE_MAX).ok(),
+            _ => None,
+        };
+        match scale.filter(|scale: &u32| Denomination::decimals(Count::from(*scale)).is_some()) {
+            Some(scale) => Ok(Some(scale)),
+            None => {
+                let what = node.describe();
+                Err(self.report(at, format!("{key} must be a power of ten from 1 to {SCALE_MAX}, not {what}")))
+            }
+        }
+    }
+
     /// Refuses keys that contradict a hold, and stores its place: quotas and `charging` are checked later. [hd-1]
     fn check_hold(&mut self, fields: &Fields, limit: &Limit) -> Result<(), Reported> {
         let mut result = Ok(());
@@ -303,7 +319,9 @@ impl FileReader<'_> {
         const EXAMPLE: &str = "such as alert_at: [80, 100]";
         let document = self.document;
         if let Some((at, Node { value: Value::Scalar { text, plain: true }, .. })) = self.value(fields, key) {
-            return Err(self.report(at, format!("alert_at must be a list: write [{}]", printable(text))));
+            let share = whole_number::<u32>(text.trim_end_matches('%').trim_end(), 100).ok();
+            let remedy = share.map_or_else(|| format!("a list, {EXAMPLE}"), |share| format!("a list: write [{share}]"));
+            return Err(self.report(at, format!("alert_at must be {remedy}")));
         }
         let mut shares = Vec::new();
         for id in self.list(fields, key)?.unwrap_or_default() {

@@ -21,8 +21,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use weir_text::yaml::{Document, NodeId, Value};
 
-pub use edits::OverlayUse;
-use edits::{Given, Overlay, Overlays, Pattern, ValuePattern};
+use edits::{Given, Overlay, Overlays, Pattern, Reached, ValuePattern};
+pub use edits::{OverlayUse, Unmet};
 use glob::Glob;
 pub use glob::STARS_MAX;
 pub use keys::KINDS;
@@ -135,8 +135,8 @@ fn overlays(reader: &mut FileReader<'_>) -> Result<Overlays, Reported> {
         }
         list.extend(reader.overlay(item, &mut values).ok());
     }
-    let met = vec![false; list.len()];
-    Ok(Overlays { file: reader.file.clone(), list, values, met, comparisons_left: Some(COMPARISONS_MAX) })
+    let reached = vec![Reached::default(); list.len()];
+    Ok(Overlays { file: reader.file.clone(), list, values, reached, comparisons_left: Some(COMPARISONS_MAX) })
 }
 
 impl FileReader<'_> {
@@ -181,6 +181,10 @@ impl FileReader<'_> {
     /// The patterns of `descriptors`, and whether `**` is the last.
     fn path(&mut self, fields: &Fields) -> Result<(Vec<Pattern>, bool), Reported> {
         let items = self.read(fields, overlay::DESCRIPTORS)?.unwrap_or_default();
+        if fields.get(overlay::DESCRIPTORS).is_none() && !fields.lacks(overlay::DESCRIPTORS) {
+            // The misspelled key is reported already.
+            return Err(Reported);
+        }
         if !(1..=PATTERNS_MAX).contains(&items.len()) {
             let message = format!("descriptors has {} patterns: 1 to {PATTERNS_MAX}", items.len());
             return Err(self.report_key(fields, overlay::DESCRIPTORS, message));

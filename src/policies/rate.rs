@@ -86,19 +86,25 @@ pub(super) fn read(text: &str) -> Result<(Count, Period), String> {
     if text == "unlimited" {
         return Err("write unlimited: true below rate_limit".to_owned());
     }
+    if text.contains('/') && text.contains(char::is_whitespace) {
+        // Without its blanks it may still be no rate.
+        let compact: String = text.split_whitespace().collect();
+        read(&compact)?;
+        return Err("write it without spaces, such as 10/s".to_owned());
+    }
     let Some((number, period)) = text.split_once('/').filter(|_| text.len() <= RATE_BYTES_MAX) else {
         return Err(match whole_number::<Count>(text, COUNT_MAX) {
             Ok(number) => format!("no rate: write {number}/s or {number}/min"),
             Err(_) => "no rate: write how many per how long, such as 10/s".to_owned(),
         });
     };
-    if text.contains(char::is_whitespace) {
-        return Err("write it without spaces, such as 10/s".to_owned());
-    }
     let requests = whole_number(number, COUNT_MAX).map_err(|reason| {
         let is_fraction = number.contains('.') && number.parse::<f64>().is_ok();
         let hint = match in_full(number) {
             Some(in_full) => format!(": write {in_full}/{period}"),
+            None if is_money(number) => {
+                ": write whole hits; with amount: {in: usd, scale: 1000000} 5000 usd are 5_000_000_000".to_owned()
+            }
             None if is_fraction => ": write less often, such as 30/min".to_owned(),
             None => reason.to_owned(),
         };
@@ -127,8 +133,26 @@ fn unit(word: &str) -> Option<Unit> {
     short.map_or_else(|| Unit::from_name(word), |(_, unit)| Some(*unit))
 }
 
-/// The number that a text such as `10k` or `2M` means.
+/// Whether a text such as `$5000`, `50usd` or `5_000.00` is probably an amount of money.
+fn is_money(text: &str) -> bool {
+    let is_currency = |letter: char| !letter.is_ascii() || letter == '$' || letter.is_ascii_alphabetic();
+    let number = text.trim_matches(is_currency);
+    let is_number = number.starts_with(|c: char| c.is_ascii_digit()) && number.ends_with(|c: char| c.is_ascii_digit());
+    let has_cents = number.rsplit_once('.').is_some_and(|(whole, cents)| whole != "0" && cents.len() == 2);
+    is_number && (has_cents || number.len() < text.len())
+}
+
+/// The number that a text such as `10k`, `2M`, `1e9` or `5,000` means.
 fn in_full(text: &str) -> Option<Count> {
+    let (digits, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let groups: Vec<&str> = digits.split(',').collect();
+    let is_grouped = groups.len() > 1 && groups[1..].iter().all(|group| group.len() == 3);
+    if is_grouped || exponent != "0" {
+        let factor = exponent.parse().ok().and_then(|exponent| Count::checked_pow(10, exponent))?;
+        let number: Count =
+            whole_number(&groups.concat(), COUNT_MAX).ok().filter(|_| is_grouped || groups.len() == 1)?;
+        return number.checked_mul(factor).filter(|number| *number <= COUNT_MAX);
+    }
     let (digits, factor) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1_000),
         None => (text.strip_suffix('M')?, 1_000_000),

@@ -153,7 +153,13 @@ impl Reader {
                     Some(place) => (place.file, Some(place.position)),
                     None => ("policies".into(), None),
                 };
-                self.problems.push(Problem::in_policies(file, position, error.to_string()));
+                let mut message = error.to_string();
+                if let PolicyError::Weigh { by, .. } = &error
+                    && let Some(overlay) = self.weigh_of_overlays.get(by)
+                {
+                    message = format!("{message} (with the overlay at {overlay})");
+                }
+                self.problems.push(Problem::in_policies(file, position, message));
                 Err(self.problems)
             }
         }
@@ -371,6 +377,10 @@ impl FileReader<'_> {
                 // There are fewer rules than descriptors, so the number fits.
                 let id = u32::try_from(self.all.places.len()).unwrap_or(u32::MAX);
                 self.all.places.push(place);
+                if let Some(at) = fields.key_at(descriptor::WEIGH).filter(|at| at.of_graft().is_some()) {
+                    let place = self.place(at);
+                    self.all.weigh_of_overlays.insert(id, place);
+                }
                 Some(id)
             }
             _ => None,

@@ -54,6 +54,8 @@ pub(super) struct Reader {
     pub(super) files: usize,
     /// What is added to each file before it is read.
     pub(super) overlays: Option<Overlays>,
+    /// The places of `weigh` in overlays, by the id of the rule that gets it.
+    pub(super) weigh_of_overlays: HashMap<u32, Location>,
 }
 
 impl Reader {
@@ -164,8 +166,11 @@ impl<'r> FileReader<'r> {
             if message.contains(CURLY_QUOTES) {
                 message.push_str("; write straight quotes");
             }
-            let message = self.with_both_places(at, message);
-            self.problems.push((at, message));
+            let problem = (at, self.with_both_places(at, message));
+            // Each alias of an anchor has the mistakes of the anchor.
+            if !self.problems.contains(&problem) {
+                self.problems.push(problem);
+            }
         } else {
             self.all.problems.more += 1;
         }

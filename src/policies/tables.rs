@@ -284,7 +284,7 @@ mapping! {
         ENTRY: Option<String> = "entry", form(|| bounded_text(1, KEY_BYTES_MAX), |reader, fields, key| {
             reader.text(fields, key, reader.bounds().key_bytes)
         }), "required", "{entry: model, by: {large: 30, small: 1}, default: 10}";
-        /// mapping of at most 1,024 values to factors: whole numbers from 1
+        /// mapping of at most 1,024 values, without wildcards, to factors: whole numbers from 1
         BY: Option<Vec<(Box<str>, u32)>> = "by", form(|| json!({
             "type": "object", "minProperties": 1, "maxProperties": FACTORS_MAX,
             "additionalProperties": number(1, u32::MAX.into()),
@@ -308,7 +308,7 @@ mapping! {
         IN: Option<String> = "in", short_text(unit_name), "required", "{in: usd, scale: 1_000_000}";
         /// power of ten from 1 to 1,000,000,000; the hits of one unit
         SCALE: Option<u32> = "scale", form(|| number(1, SCALE_MAX),
-            |reader, fields, key| reader.number(fields, key, 1)), "required", "{in: eur, scale: 100}";
+            method!(scale)), "required", "{in: eur, scale: 100}";
     }
 }
 

@@ -68,9 +68,9 @@ codes! {
     NeverMet = "never_met", "remove one of the two; if both have values, move the descriptor before the other";
     /// A regular expression that no value matches.
     MatchesNothing = "matches_nothing", "correct the regular expression, or remove the descriptor";
-    /// A descriptor that matches values before another one, and lacks a limit that is nested in the other one.
+    /// A descriptor that lacks the `weigh` of another one, or matches values before it and lacks a limit that is nested in it.
     HidesBelow = "hides_below",
-        "write the limits of the other descriptor below this one too, or unlimited: true for no limit";
+        "write the nested limits or the weigh of the other descriptor here too, or unlimited: true for no limit";
     /// A descriptor that has no limit, and whose nested descriptors have none.
     NoLimit = "no_limit",
         "write rate_limit: {unlimited: true} to let requests pass, or remove the descriptor";
@@ -92,6 +92,8 @@ codes! {
     TermGap = "term_gap", "begin the later limit when the earlier one ends, or add a limit without a term";
     /// A limit that never denies, because another one denies first.
     NeverDenies = "never_denies", "remove the limit that never denies, or correct the numbers";
+    /// A limit of less than one unit of its amount.
+    SmallAmount = "small_amount", "write all hits of the limit: its amount times scale";
     /// A burst that takes more than a day to refill.
     SlowBurst = "slow_burst", "write a smaller burst, or a higher rate";
     /// A `leaky_bucket` whose waits no caller learns.

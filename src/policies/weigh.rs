@@ -14,6 +14,9 @@ use super::scalar::whole_number;
 use super::state::{FileReader, Reported};
 use super::tables::{descriptor, weigh};
 
+/// The remedy for a factor of 0.
+const FREE: &str = ": a factor is 1 or more, leave this descriptor out of requests that are free";
+
 impl FileReader<'_> {
     /// The mapping under `weigh`.
     pub(super) fn weigh(&mut self, fields: &Fields, key: &'static str) -> Read<Arc<Weigh>> {
@@ -39,7 +42,7 @@ impl FileReader<'_> {
         }
         let (Some(entry), Some(by), Some(default)) = (entry, by, default) else { return Err(Reported) };
         if default == 0 {
-            let message = "default is 0: a factor is 1 or more".to_owned();
+            let message = format!("default is 0{FREE}");
             return Err(self.report_value(&of_weigh, weigh::DEFAULT, message));
         }
         Ok(Some(Arc::new(Weigh::new(&entry, by, default))))
@@ -61,9 +64,9 @@ impl FileReader<'_> {
         let mut factors: Vec<(Box<str>, u32)> = Vec::new();
         let mut known: HashSet<&str> = HashSet::new();
         let mut result = Ok(());
-        for &(value, factor) in entries {
-            let Value::Scalar { text: value_text, .. } = &document.node(value).value else { continue };
-            let at = self.value_position(document.node(value).position, factor);
+        for &(value_id, factor) in entries {
+            let Value::Scalar { text: value_text, .. } = &document.node(value_id).value else { continue };
+            let at = self.value_position(document.node(value_id).position, factor);
             let value_max = self.bounds().value_bytes;
             let number = match &document.node(factor).value {
                 Value::Scalar { text, plain: true } => {
@@ -74,17 +77,27 @@ impl FileReader<'_> {
             match number {
                 _ if value_text.len() > value_max => {
                     let message = format!("a value has {} bytes: at most {value_max}", value_text.len());
-                    result = Err(self.report(document.node(value).position, message));
+                    result = Err(self.report(document.node(value_id).position, message));
                 }
                 _ if !known.insert(&**value_text) => {
                     let message = format!("the value {} appears twice", quoted(value_text));
-                    result = Err(self.report(document.node(value).position, message));
+                    result = Err(self.report(document.node(value_id).position, message));
+                }
+                _ if value_text.contains('*') => {
+                    let value = quoted(value_text);
+                    let message = format!(
+                        "the value {value} has a *: factors have no wildcards, name each value or write default"
+                    );
+                    result = Err(self.report(document.node(value_id).position, message));
                 }
                 Some(number) => factors.push(((&**value_text).into(), number)),
                 None => {
-                    let (value, what) = (quoted(value_text), document.node(factor).describe());
-                    let message =
-                        format!("the factor of {value} must be a whole number from 1 to {}, not {what}", u32::MAX);
+                    let node = document.node(factor);
+                    let (value, what, remedy) = (quoted(value_text), node.describe(), remedy(&node.value));
+                    let message = format!(
+                        "the factor of {value} must be a whole number from 1 to {}, not {what}{remedy}",
+                        u32::MAX
+                    );
                     result = Err(self.report(at, message));
                 }
             }
@@ -110,5 +123,19 @@ impl FileReader<'_> {
             }
             _ => Ok(weigh),
         }
+    }
+}
+
+/// The end of a message about a value that is no factor.
+fn remedy(value: &Value<'_>) -> &'static str {
+    match value {
+        Value::Scalar { text, plain: true } => match text.parse::<f64>() {
+            Ok(0.0) => FREE,
+            Ok(number) if number > 0.0 && number.fract() > 0.0 => {
+                ": multiply all factors, the limits, and the scale of their amount by the same power of ten"
+            }
+            _ => "",
+        },
+        _ => "",
     }
 }

@@ -622,6 +622,17 @@ fn assert_has(text: &str, lines: &[&str]) {
     }
 }
 
+/// Report: after another scale the example told of a thousandth of the budget.
+#[test]
+fn another_unit_of_a_limit_is_shown_with_its_hits() {
+    let of =
+        |scale: u32| format!("{{key: a, rate_limit: {{rate: 5_000_000/day, amount: {{in: usd, scale: {scale}}}}}}}");
+    let (_, text) = told(&of(1_000), &of(1_000_000), &[]);
+    let lines = ["changed   a   otherwise", "- 5000.00 usd per day", ", 5000000 hits", "+ 5.00 usd per day"];
+    assert_has(&text, &lines);
+    assert_has(&text, &["for example a=x\n"]);
+}
+
 #[test]
 fn a_renamed_limit_is_no_longer_replaced() {
     let tenant = "{key: tenant, rate_limit: {rate: 500/s, replaces: [{name: per_user}]}}";

@@ -338,15 +338,36 @@ fn policies_of_a_control_plane_have_overlays_too() {
 
 #[test]
 fn an_overlay_that_no_limit_meets_is_a_warning() {
-    let two = "overlays:\n- {domain: shop, descriptors: [user], on_error: deny}\n- {domain: shop, descriptors: [usr], on_error: deny}\n\
-               - {domain: shop, descriptors: [user], name: x, rate_limit: {drain: true}}\n";
-    let mut loaded = loaded(POLICY, two).unwrap();
-    assert_eq!(loaded.overlays.as_ref().map(|used| used.count), Some(3));
+    let all = "overlays:
+- {domain: shop, descriptors: [user], on_error: deny}
+- {domain: shop, descriptors: [usr], on_error: deny}
+- {domain: shop, descriptors: [user], name: x, rate_limit: {drain: true}}
+- {domain: chop, descriptors: [user], on_error: deny}
+- {domain: sh*, descriptors: [org, team=r*, path=], on_error: deny}
+- {domain: shop, descriptors: [org], on_error: deny}
+- {domain: shop, descriptors: [org, team, any], on_error: deny}
+";
+    let policy = format!("{POLICY}- key: org\n  descriptors: [{{key: team, value: blue, rate_limit: 1/s}}]\n");
+    let mut loaded = loaded(&policy, all).unwrap();
+    assert_eq!(loaded.overlays.as_ref().map(|used| used.count), Some(7));
     check_warnings(&mut loaded);
     let warnings: Vec<_> = loaded.warnings.list().iter().filter(|found| found.code == Code::UnmetOverlay).collect();
     let texts: Vec<_> = warnings.iter().map(ToString::to_string).collect();
-    let expected = "warning: no limit meets this overlay: correct domain, descriptors or name, or remove the overlay [unmet_overlay]";
-    assert_eq!(texts, [format!("o.yaml:3:3: {expected}"), format!("o.yaml:4:3: {expected}")]);
+    let expected = [
+        (3, "no descriptor matches \"usr\", did you mean \"user\"?"),
+        (4, "its descriptors have no limit with the name \"x\""),
+        (5, "no policy has the domain \"chop\""),
+        (6, "no descriptor matches \"team=r*\", there is \"team=blue\""),
+        (7, "its descriptors have no limit, or only unlimited ones"),
+        (8, "no descriptor matches \"any\""),
+    ];
+    let expected = expected.map(|(line, why)| {
+        format!(
+            "o.yaml:{line}:3: warning: no limit meets this overlay, because {why}: correct domain, descriptors or name, or remove \
+             the overlay [unmet_overlay]"
+        )
+    });
+    assert_eq!(texts, expected);
 }
 
 /// The reason of a limit on trial can be in the overlay that makes it one.
@@ -385,6 +406,10 @@ fn mistakes_of_a_file_have_their_places() {
         ("overlays: [{domain: shop, descriptors: [a], rate_limit: {}}]", "1:57: rate_limit of an overlay is empty"),
         ("overlays: [{descriptors: [a], on_error: deny}]", "1:12: an overlay without a domain"),
         ("overlays: [{domain: shop, on_error: deny}]", "1:12: descriptors has 0 patterns: 1 to 64"),
+        (
+            "overlays: [{domain: shop, descriptor: [user], on_error: deny}]",
+            "1:27: unknown key \"descriptor\" in an overlay, did you mean \"descriptors\"?",
+        ),
         ("overlays: [{domain: s**, descriptors: [a], on_error: deny}]", "1:21: domain: ** stands alone"),
         ("overlays: [{domain: s, descriptors: ['**', a], on_error: deny}]", "1:38: ** must be the last of descriptors"),
         ("overlays: [{domain: s, descriptors: [a**], on_error: deny}]", "1:38: ** stands alone"),
@@ -544,7 +569,7 @@ fn a_changed_overlay_is_a_difference_and_explain_has_its_keys() {
     let new = write("new.overlay.yaml", &shop("[user]", "replace: true\n  rate_limit: 5/h"));
     let old = write("old.overlay.yaml", "overlays: []");
     let unmet = write("unmet.overlay.yaml", &shop("[usr]", "rate_limit: 5/h"));
-    let warning = "unmet.overlay.yaml:2:3: warning: no limit meets this overlay\n";
+    let warning = "unmet.overlay.yaml:2:3: warning: no limit meets this overlay, because no descriptor matches \"usr\", did you mean \"user\"?\n";
     let report = |overlay: &Path, old_overlay: Option<PathBuf>, out: &mut Vec<u8>| {
         let dialect = DialectArguments { overlay: Some(overlay.to_owned()), ..DialectArguments::default() };
         let (old, new) = (dir.path().to_owned(), dir.path().to_owned());

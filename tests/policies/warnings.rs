@@ -126,6 +126,60 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         "(path=/v/pay, op=buy, user=x) has no limit here, because the limit at p:6:55 is below the wildcard at p:4:5",
     ),
     (
+        Code::HidesBelow,
+        "  - {key: team, weigh: {entry: model, by: {small: 1, large: 30}, default: 9}, rate_limit: 9/h}\n  - {key: team, value: search, rate_limit: 9/h}\n",
+        "4:5",
+        "(team=search, model=large) has no limit here, because only the rule at p:3:5 weighs by model",
+    ),
+    (
+        Code::HidesBelow,
+        "  - {key: team, rate_limit: 9/h}\n  - {key: team, value: search, weigh: {entry: model, by: {large: 30}, default: 9}, rate_limit: 9/h}\n",
+        "3:5",
+        "(team=x, model=large) has no limit here, because only the rule at p:4:5 weighs by model",
+    ),
+    (
+        Code::HidesBelow,
+        "  - key: org\n    descriptors:\n      - {key: team, weigh: {entry: model, by: {large: 30}, default: 9}, rate_limit: 9/h}\n  - key: org\n    value: acme\n    descriptors:\n      - {key: team, weigh: {entry: size, by: {large: 30}, default: 9}, rate_limit: 9/h}\n",
+        "6:5",
+        "(org=acme, team=x, model=large) has no limit here, because only the rule at p:5:9 weighs by model",
+    ),
+    (
+        Code::OuterBlank,
+        "  - {key: a, weigh: {entry: model, by: {'small ': 1}, default: 2}, rate_limit: 1/s}\n",
+        "3:5",
+        "the value of weigh \"small \" begins or ends with a blank",
+    ),
+    (
+        Code::OuterBlank,
+        "  - {key: a, weigh: {entry: ' model', by: {small: 1}, default: 2}, rate_limit: 1/s}\n",
+        "3:5",
+        "the entry of weigh \" model\" begins or ends with a blank",
+    ),
+    (
+        Code::AlikeKey,
+        "  - {key: a, weigh: {entry: model, by: {small: 1}, default: 2}, rate_limit: 1/s}\n  - {key: b, weigh: {entry: modle, by: {small: 1}, default: 2}, rate_limit: 1/s}\n",
+        "4:5",
+        "the key \"modle\" is spelled almost as \"model\", at p:3:5",
+    ),
+    (
+        Code::AlikeKey,
+        "  - {key: a, weigh: {entry: model, by: {gpt-large: 1}, default: 2}, rate_limit: 1/s}\n  - {key: b, weigh: {entry: model, by: {GPT-large: 1}, default: 2}, rate_limit: 1/s}\n",
+        "4:5",
+        "the value of weigh \"GPT-large\" is spelled almost as \"gpt-large\", at p:3:5",
+    ),
+    (
+        Code::AlikeKey,
+        "  - {key: a, weigh: {entry: model, by: {gpt-large: 3, gpt-lagre: 4}, default: 2}, rate_limit: 1/s}\n",
+        "3:5",
+        "the value of weigh \"gpt-large\" is spelled almost as \"gpt-lagre\", at p:3:5",
+    ),
+    (
+        Code::SmallAmount,
+        "  - {key: a, rate_limit: {rate: 5000/day, amount: {in: usd, scale: 1000000}}}\n",
+        "3:5",
+        "limit 1 is less than one unit: 0.005 usd",
+    ),
+    (
         Code::LooksLikePrefix,
         "  - {key: path, regex: /v1/, rate_limit: 1/s}\n",
         "3:5",
@@ -528,6 +582,12 @@ fn what_is_meant_so_is_left_alone() {
         // The same limits below both, and one that is unlimited on purpose.
         "  - key: plan\n    descriptors: [{key: op, rate_limit: 1/s}]\n  - key: plan\n    value: gold\n    descriptors: [{key: op, rate_limit: 2/s}]\n",
         "  - key: plan\n    descriptors: [{key: op, rate_limit: 1/s}]\n  - {key: plan, value: gold, rate_limit: {unlimited: true}} # staff\n",
+        // A rule that weighs too, one with its own limits for the entry, and one that is unlimited on purpose.
+        "  - {key: t, weigh: {entry: m, by: {a: 2}, default: 1}, rate_limit: 9/h}\n  - {key: t, value: x, weigh: {entry: m, by: {a: 3}, default: 1}, rate_limit: 9/h}\n",
+        "  - {key: t, weigh: {entry: m, by: {a: 2}, default: 1}, rate_limit: 9/h}\n  - {key: t, value: x, rate_limit: 9/h, descriptors: [{key: m, rate_limit: 9/h}]}\n",
+        "  - {key: t, weigh: {entry: m, by: {a: 2}, default: 1}, rate_limit: 9/h}\n  - {key: t, value: x, rate_limit: {unlimited: true}} # staff\n",
+        // Values of different entries, and one unit.
+        "  - {key: t, weigh: {entry: model, by: {large: 2}, default: 1}, rate_limit: 9/h}\n  - {key: u, weigh: {entry: size, by: {lagre: 2}, default: 1}, rate_limit: {rate: 100/h, amount: {in: usd, scale: 100}}}\n",
         // Leases that some requests can use: the limit without one has a term, or is left out by another rule.
         "  - {key: a, rate_limits: [{rate: 9000/s, lease: 1s}, {rate: 9000/min, from: 2099-01-01}]}\n",
         "  - {key: a, rate_limits: [{rate: 9000/s, lease: 100ms}, {rate: 9000/min, name: x}]}\n  - {key: b, rate_limit: {rate: 1/s, replaces: [{name: x}]}}\n",

@@ -23,8 +23,8 @@ fn directory(policy: &str) -> TempDir {
     dir
 }
 
-fn explained(descriptors: &[&[(&str, &str)]]) -> String {
-    let dir = directory(WEIGHED);
+fn explained(policy: &str, descriptors: &[&[(&str, &str)]]) -> String {
+    let dir = directory(policy);
     let of = |entries: &&[(&str, &str)]| {
         entries.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect::<Vec<_>>()
     };
@@ -37,12 +37,15 @@ fn explained(descriptors: &[&[(&str, &str)]]) -> String {
 /// [mt-12] [mt-13]
 #[test]
 fn explain_shows_the_factor_and_the_descriptor_without_the_entry() {
-    let told = explained(&[
-        &[("model", "large"), ("team", "red")],
-        &[("team", "red")],
-        &[("model", "large")],
-        &[("model", "a"), ("team", "red"), ("model", "b")],
-    ]);
+    let told = explained(
+        WEIGHED,
+        &[
+            &[("model", "large"), ("team", "red")],
+            &[("team", "red")],
+            &[("model", "large")],
+            &[("model", "a"), ("team", "red"), ("model", "b")],
+        ],
+    );
     insta::assert_snapshot!(told, @r#"
     domain ai   p.yaml:1:9   on_error the server's
 
@@ -96,13 +99,52 @@ fn differences(old: &str, new: &str) -> String {
     told.replace(&format!("{}/", old.path().display()), "OLD/").replace(&format!("{}/", new.path().display()), "NEW/")
 }
 
+/// A request of a value is denied sooner by a larger factor, and later by a smaller one.
 #[test]
-fn other_factors_are_a_difference_that_can_be_stricter_and_looser() {
+fn other_factors_are_stricter_if_they_only_grow_and_looser_if_they_only_fall() {
+    for (by, directions) in [
+        ("by: {large: 60, small: 2}, default: 20", "stricter"),
+        ("by: {large: 30, small: 1}, default: 11", "stricter"),
+        ("by: {large: 30}, default: 10", "stricter"),
+        ("by: {large: 20, small: 1}, default: 10", "looser"),
+        ("by: {large: 30, small: 1, tiny: 9}, default: 10", "looser"),
+        ("by: {large: 60, small: 1}, default: 9", "stricter and looser"),
+        ("by: {large: 30, small: 1, same: 10}, default: 10", "otherwise"),
+    ] {
+        let told = differences(WEIGHED, &WEIGHED.replace("by: {large: 30, small: 1}, default: 10", by));
+        let found = told.lines().find(|line| line.contains("weigh ")).unwrap_or(&told);
+        let word = |word: &str| found.contains(word);
+        assert_eq!(word("stricter"), directions.contains("stricter"), "{by}: {told}");
+        assert_eq!(word("looser"), directions.contains("looser"), "{by}: {told}");
+    }
     let told = differences(WEIGHED, &WEIGHED.replace("large: 30", "large: 20").replace("{numbers: budget}", "ignored"));
-    assert!(told.contains("weigh") && told.contains("large=30") && told.contains("large=20"), "{told}");
+    assert!(told.contains("large=30") && told.contains("large=20"), "{told}");
     assert!(told.contains("numbers of budget") && told.contains("ignored"), "{told}");
-    assert!(told.contains("stricter and looser"), "{told}");
     assert!(!differences(WEIGHED, WEIGHED).contains("weigh"));
+}
+
+/// Report: a team got a rule of its own without `weigh`, and its requests with a model had no limit any more.
+#[test]
+fn a_rule_without_weigh_that_frees_a_team_is_shown() {
+    let own = WEIGHED.replace("- {key: model, rate_limit: 5/s}\n", "- {key: team, value: search, rate_limit: 100/d}\n");
+    let freed = "  moved     team -> no rule   looser   OLD/p.yaml:3:3
+    - 1000 per day, fixed_window, name budget
+    - 50 per minute, fixed_window
+      for example team=search,model=large: 1000 per day and 50 per minute -> no limit
+";
+    let told = differences(WEIGHED, &own);
+    assert!(told.contains(&format!("{freed}  added     team=search ")), "the states are those of team=search\n{told}");
+    let told = differences(&own, WEIGHED);
+    assert!(told.contains("  moved     no rule -> team   stricter   NEW/p.yaml:3:3\n"), "{told}");
+    let weigh = "  weigh: {entry: model, by: {large: 30, small: 1}, default: 10}\n";
+    let nested = WEIGHED.replace(weigh, "  descriptors: [{key: model, rate_limit: 9/s}]\n");
+    let told = differences(&nested, WEIGHED);
+    assert!(told.contains("for example team=x,model=large: 9 per second -> 1000 per day and 50 per minute"), "{told}");
+    assert!(told.contains("now these descriptors match team\n"), "{told}");
+    let told = explained(&own, &[&[("team", "search"), ("model", "large")]]);
+    let why = "  no rule, so it passes: the rule at p.yaml:7:3 does not weigh by \"model\", so this descriptor is one level deeper \
+               than the rule\n";
+    assert!(told.ends_with(why), "{told}");
 }
 
 #[test]
@@ -119,6 +161,19 @@ fn overlays_give_both_keys() {
     );
     let written = parse(&[("p.yaml", &written)]).unwrap();
     assert_eq!(format!("{:?}", overlaid.policies.rules()), format!("{:?}", written.policies.rules()));
+    for (policy, entry, problem) in [
+        (plain.to_owned(), "team", "p.yaml:2:15: \"ai|team\": weigh by \"team\", a key of the rule"),
+        (
+            plain.replace("}}]", "}, descriptors: [{key: m, rate_limit: 1/s}]}]"),
+            "m",
+            "p.yaml:2:75: \"ai|team|m\": no descriptor meets it, because the rule at \"team\" weighs by \"m\"",
+        ),
+    ] {
+        let overlay = overlays(&format!("weigh: {{entry: {entry}, by: {{large: 3}}, default: 1}}"));
+        let reading = Reading { overlay: Some(OverlayFile::of("o.yaml", overlay).unwrap()), ..Reading::default() };
+        let found = parse_with(&[("p.yaml", &policy)], reading).unwrap_err().to_string();
+        assert!(found.starts_with(problem) && found.ends_with(" (with the overlay at o.yaml:4:3)"), "{found}");
+    }
     let wrong = OverlayFile::of("o.yaml", overlays("weigh: {entry: model, by: {large: 0}, default: 1}")).unwrap_err();
     assert!(wrong.to_string().starts_with("o.yaml:4:37: the factor of \"large\""), "{wrong}");
 }

@@ -104,8 +104,19 @@ fn named(change: &RuleChange<'_>) -> String {
 
 /// A descriptor with its old and new limits, if they differ: `for example a=/c: 10 per minute -> 100 per minute`.
 fn met(example: &str, old: Option<&Rule>, new: Option<&Rule>) -> String {
+    // Another unit shows the same hits as another amount.
+    let numbers = |rule: &Rule| {
+        let of_limit = |limit: &Limit| (limit.requests(), limit.window(), limit.algorithm().counts_permits());
+        rule.limits.iter().map(of_limit).collect::<Vec<_>>()
+    };
+    let has_same_numbers =
+        old.zip(new).is_some_and(|(old, new)| old.unlimited == new.unlimited && numbers(old) == numbers(new));
     let (old, new) = (rule_in_words(old), rule_in_words(new));
-    if old == new { format!("for example {example}") } else { format!("for example {example}: {old} -> {new}") }
+    if has_same_numbers || old == new {
+        format!("for example {example}")
+    } else {
+        format!("for example {example}: {old} -> {new}")
+    }
 }
 
 pub(super) fn rule_in_words(rule: Option<&Rule>) -> String {
@@ -131,7 +142,18 @@ fn context(change: &RuleChange<'_>) -> Option<ChangeLine> {
 }
 
 pub(super) fn lines(effect: &Effect<'_>) -> Vec<ChangeLine> {
-    let limit = |limit: &Option<&Limit>| limit.map(limit_in_words);
+    // If the unit changes too, only the hits show which of two limits is larger.
+    let has_other_unit = match &effect.subject {
+        Subject::Limit(old, new) | Subject::Plan(_, old, new) => {
+            old.zip(*new).is_some_and(|(old, new)| old.amount != new.amount)
+        }
+        _ => false,
+    };
+    let limit = |limit: &Option<&Limit>| {
+        let words = limit.map(limit_in_words)?;
+        let hits = limit.filter(|_| has_other_unit).map(|limit| format!(", {}", counted(limit.requests(), "hit")));
+        Some(words + &hits.unwrap_or_default())
+    };
     match &effect.subject {
         Subject::Limit(old, new) => {
             limit(old).map(ChangeLine::Gone).into_iter().chain(limit(new).map(ChangeLine::New)).collect()

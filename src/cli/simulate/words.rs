@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_engine::words::{percent, printable};
+use weir_engine::words::{counted, percent, printable};
 use weir_lab::simulation::report::{Count, KeyReport, LimitReport, PolicyReport, Report};
 use weir_text::spell;
 
@@ -36,7 +36,7 @@ pub(super) fn counts(Count { requests, over, .. }: Count) -> [String; 3] {
     [grouped(requests), grouped(over), percent(over, requests)]
 }
 
-/// The name, the amount and the algorithm of a limit, and its role if it does not deny alone.
+/// The name, the amount and the algorithm of a limit, its role if it does not deny alone, and whether requests had other numbers.
 pub(super) fn amount(limit: &LimitReport) -> String {
     let mut text = with_name(limit.name.as_deref(), limit.limit.as_deref());
     for part in limit.algorithm.into_iter().chain(limit.parameters.as_deref()) {
@@ -44,6 +44,9 @@ pub(super) fn amount(limit: &LimitReport) -> String {
     }
     if limit.role != "enforced" {
         text.push_str(&format!(" ({})", limit.role));
+    }
+    if limit.other_numbers > 0 {
+        text.push_str(&format!(", other numbers in {}", counted(grouped(limit.other_numbers), "request")));
     }
     text
 }

@@ -173,7 +173,7 @@ impl<'o, 'p> Placed<'o, 'p> {
         change.example = kept.map(|kept| self.transitions[kept].example.clone());
         change.effects.extend(kept.and_then(|kept| self.together.remove(&kept)).unwrap_or_default());
         for number in with {
-            let Transition { old, new, example } = &self.transitions[*number];
+            let Transition { old, new, example, .. } = &self.transitions[*number];
             let direction = tend_of(&self.effects(*old, *new));
             let mut example = example.clone();
             if one.domain != other.domain {
@@ -190,7 +190,7 @@ impl<'o, 'p> Placed<'o, 'p> {
     }
 
     fn of_transition(&mut self, number: usize, kind: Kind) -> RuleChange<'p> {
-        let Transition { old, new, example } = &self.transitions[number];
+        let Transition { old, new, example, is_weighed } = &self.transitions[number];
         let mut effects = self.effects(*old, *new);
         if kind == Kind::Removed {
             // The kind of the change already shows this.
@@ -199,6 +199,10 @@ impl<'o, 'p> Placed<'o, 'p> {
         effects.extend(self.together.remove(&number).unwrap_or_default());
         add_lost(self.lost.between(*old, *new), limits::of_lost_rows(*old, *new), &mut effects);
         let mut change = change(kind, *old, *new, effects);
+        if *is_weighed && (old.is_none() || new.is_none()) {
+            // The change of the descriptor without the entry shows them.
+            change.states.clear();
+        }
         shorten(&mut change.effects);
         change.example = Some(example.clone());
         change

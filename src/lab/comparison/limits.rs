@@ -1,11 +1,13 @@
 //! Compares two rules and their limits, and finds which of them admits more.
 
-use std::collections::BTreeSet;
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use weir_engine::plans::Plans;
 use weir_engine::policy::Level;
 use weir_engine::request_limit::RequestLimit;
+use weir_engine::weigh::Weigh;
 use weir_engine::{KeyValue, Limit, Role, Rule};
 use weir_text::{instant_text, spell};
 
@@ -150,13 +152,34 @@ fn add_rows(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_>
     }
 }
 
-/// Adds other factors of hits. A request that only the smaller factor admits can leave no room for the next ones.
+/// Adds other factors of hits.
 fn add_factors(old: Option<&Rule>, new: Option<&Rule>, is_felt: bool, effects: &mut Vec<Effect<'_>>) {
     let (Some(old), Some(new)) = (old, new) else { return };
     let spelled = |rule: &Rule| rule.weigh.as_ref().map_or_else(|| "none".to_owned(), |weigh| weigh.text().to_owned());
     if old.weigh != new.weigh {
-        let direction = if is_felt { Direction::Both } else { Direction::Neither };
+        let direction =
+            if is_felt { of_factors(old.weigh.as_deref(), new.weigh.as_deref()) } else { Direction::Neither };
         effects.push(Effect { direction, subject: Subject::Key("weigh", spelled(old), spelled(new)) });
+    }
+}
+
+/// The direction of other factors, for requests of one value of the entry. All values share the state, so a first or last `weigh` adds
+/// or removes requests of it.
+fn of_factors(old: Option<&Weigh>, new: Option<&Weigh>) -> Direction {
+    let (old, new) = match (old, new) {
+        (Some(old), Some(new)) if old.entry == new.entry => (old, new),
+        (Some(_), Some(_)) => return Direction::Both,
+        (Some(_), None) => return Direction::Looser,
+        (None, Some(_)) => return Direction::Stricter,
+        (None, None) => return Direction::Neither,
+    };
+    let values = old.values().chain(new.values()).map(Some).chain([None]);
+    let orders: HashSet<Ordering> = values.map(|value| new.factor(value).cmp(&old.factor(value))).collect();
+    match (orders.contains(&Ordering::Greater), orders.contains(&Ordering::Less)) {
+        (true, true) => Direction::Both,
+        (true, false) => Direction::Stricter,
+        (false, true) => Direction::Looser,
+        (false, false) => Direction::Neither,
     }
 }
 

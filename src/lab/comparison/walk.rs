@@ -20,6 +20,8 @@ pub(super) struct Transition<'p> {
     pub(super) old: Option<&'p Rule>,
     pub(super) new: Option<&'p Rule>,
     pub(super) example: String,
+    /// The descriptor has an entry by which one of the rules weighs. Its states are those of the descriptor without the entry.
+    pub(super) is_weighed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +52,7 @@ pub(super) fn observe<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Observed<'p
             same_levels: HashMap::new(),
             walked: HashSet::new(),
             known: HashSet::new(),
+            met: HashSet::new(),
             perhaps: Vec::new(),
             entries: Vec::new(),
             is_over: false,
@@ -72,8 +75,10 @@ struct Walk<'w, 'p> {
     /// For pairs of levels, by address: whether they are equal.
     same_levels: HashMap<(usize, usize), bool>,
     walked: HashSet<[Option<usize>; 2]>,
-    /// Pairs of rules that were found.
+    /// Pairs of rules at the places that were found.
     known: HashSet<[Option<u32>; 2]>,
+    /// Pairs of rules that a descriptor meets.
+    met: HashSet<[Option<u32>; 2]>,
     /// Pairs of places that possibly no value reaches, and the path to them.
     perhaps: Vec<(Places<'p>, String)>,
     /// The descriptor of the current place.
@@ -149,15 +154,43 @@ impl<'p> Walk<'_, 'p> {
         if rules == [None, None] || !self.known.insert(rules) {
             return;
         }
-        let entries = as_entries(&self.entries);
-        let met = self.sides.map(|set| Some(set.find(set.domain(self.domain)?, &entries).rule?.id));
-        let [old, new] = self.rules(rules);
-        let example = spell_pairs(&self.entries);
-        if met == rules {
-            self.observed.transitions.push(Transition { old, new, example });
+        let entries = std::mem::take(&mut self.entries);
+        let found = self.sides.map(|set| Some(set.find(set.domain(self.domain)?, &as_entries(&entries)).rule?.id));
+        if found == rules {
+            self.meet(&entries, false);
+            self.meet_weighed(rules, &entries);
         } else {
-            let why = format!("the walk through both policies and the engine differ for {example}");
+            let why = format!("the walk through both policies and the engine differ for {}", spell_pairs(&entries));
+            let [old, new] = self.rules(rules);
             self.observed.unknown.push(CouldNotTell { domain: self.domain, old, new, why });
+        }
+        self.entries = entries;
+    }
+
+    /// Adds the rules that a descriptor meets on both sides.
+    fn meet(&mut self, entries: &[(String, String)], is_weighed: bool) {
+        let sent = as_entries(entries);
+        let rules = self.sides.map(|set| Some(set.weigh(set.domain(self.domain)?, &sent).ok()?.met.rule?.id));
+        if rules != [None, None] && self.met.insert(rules) {
+            let [old, new] = self.rules(rules);
+            self.observed.transitions.push(Transition { old, new, example: spell_pairs(entries), is_weighed });
+        }
+    }
+
+    /// The same for the descriptor with an entry by which only one of its rules weighs: the other side can have no rule for it. [mt-13]
+    fn meet_weighed(&mut self, rules: [Option<u32>; 2], entries: &[(String, String)]) {
+        for weigh in self.rules(rules).into_iter().flatten().filter_map(|rule| rule.weigh.as_deref()) {
+            if entries.iter().any(|(key, _)| **key == *weigh.entry) {
+                continue;
+            }
+            // A value with a factor, and one without: descriptors as long as this one can name the first.
+            for value in weigh.values().min().into_iter().chain(["x"]) {
+                for at in (0..=entries.len()).rev() {
+                    let mut entries = entries.to_vec();
+                    entries.insert(at, (weigh.entry.to_string(), value.to_owned()));
+                    self.meet(&entries, true);
+                }
+            }
         }
     }
 

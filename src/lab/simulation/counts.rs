@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 use weir_engine::observer::{Charged, DecisionResult, LimitOf, Observer, Tally};
 use weir_engine::policy::Domain;
-use weir_engine::{Micros, Operation, PolicySet};
+use weir_engine::{Limit, Micros, Operation, PolicySet};
 use weir_limiter::Answer;
 
 use super::keys::{Count, Keys};
@@ -44,10 +44,12 @@ struct Inner {
 }
 
 #[derive(Clone, Default)]
-struct LimitCounts {
-    count: Count,
+pub(super) struct LimitCounts {
+    pub(super) count: Count,
+    /// The requests with other numbers than the limit of the rule: numbers of their own, or of a row. [mt-10]
+    pub(super) other_numbers: u64,
     /// Requests within the limit, and over it.
-    slots: Option<Vec<[u64; 2]>>,
+    pub(super) slots: Option<Vec<[u64; 2]>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +75,7 @@ pub(super) struct Counted {
     pub(super) width: Micros,
     pub(super) slots: Vec<[u64; 3]>,
     /// By the index of the limit. The last one is for all limits of the request.
-    pub(super) limits: Vec<(Count, Option<Vec<[u64; 2]>>)>,
+    pub(super) limits: Vec<LimitCounts>,
     /// Keys of states, with the index of their limit.
     pub(super) keys: Vec<(String, usize, Count)>,
     pub(super) keys_known: usize,
@@ -155,7 +157,7 @@ impl Counts {
             start: inner.timeline.start(),
             width: inner.timeline.width(),
             slots: inner.slots.clone(),
-            limits: inner.limits.iter().map(|limit| (limit.count, limit.slots.clone())).collect(),
+            limits: inner.limits.clone(),
             keys: top.map(|(key, limit, count)| (key.to_owned(), limit as usize, count)).collect(),
             keys_known: inner.keys.len(),
             other_keys: inner.keys.others(),
@@ -175,9 +177,13 @@ impl Inner {
     }
 
     fn charged(&mut self, charged: &Charged<'_>) {
-        let at = match charged.limit {
-            LimitOf::Rule(rule, limit) => self.firsts[rule.id as usize] + limit,
-            LimitOf::Request { .. } => self.limits.len() - 1,
+        let numbers = |limit: &Limit| (limit.requests(), limit.window());
+        let (at, has_other_numbers) = match charged.limit {
+            LimitOf::Rule(rule, limit) => {
+                let written = rule.limits.get(limit).map(numbers);
+                (self.firsts[rule.id as usize] + limit, written != Some(numbers(charged.charge.limit)))
+            }
+            LimitOf::Request { .. } => (self.limits.len() - 1, false),
         };
         let hits = match charged.charge.operation {
             Operation::Consume(hits) | Operation::Report(hits) => u64::from(hits),
@@ -190,6 +196,7 @@ impl Inner {
             limit.slots = Some(Vec::new());
         }
         limit.count.add(hits, is_over);
+        limit.other_numbers += u64::from(has_other_numbers);
         if let Some(slots) = &mut limit.slots {
             slot_of(slots, self.timeline.slot())[usize::from(is_over)] += 1;
         }

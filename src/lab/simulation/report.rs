@@ -12,7 +12,7 @@ use weir_policies::Location;
 use weir_rls::convert::Invalid;
 use weir_text::{amount, instant_text, parameters};
 
-use super::counts::Counted;
+use super::counts::{Counted, LimitCounts};
 use super::hidden::MayMeet;
 pub use super::keys::Count;
 pub use super::spread::Times;
@@ -116,6 +116,8 @@ pub struct LimitReport {
     pub place: Option<String>,
     #[serde(flatten)]
     pub count: Count,
+    /// Requests with other numbers than `limit`: numbers of their own, or of a row.
+    pub other_numbers: u64,
     /// Requests over time, in the slots of all requests; only for the first 64 limits that requests met.
     pub over_time: Option<LimitOverTime>,
 }
@@ -247,7 +249,7 @@ impl PolicyReport {
         let totals = counted.totals;
         let of_slots = |i: usize| counted.slots.iter().map(|slot| slot[i]).collect::<Vec<_>>();
         let length = counted.slots.len();
-        let limits = named.iter().zip(&counted.limits).filter(|(_, (count, _))| count.requests > 0);
+        let limits = named.iter().zip(&counted.limits).filter(|(_, limit)| limit.count.requests > 0);
         Self {
             name: name.to_owned(),
             passed: totals.passed,
@@ -268,9 +270,9 @@ impl PolicyReport {
                 delayed: of_slots(1),
                 denied: of_slots(2),
             },
-            limits: limits.map(|(named, (count, slots))| named.report(*count, slots.as_deref(), length)).collect(),
+            limits: limits.map(|(named, counts)| named.report(counts, length)).collect(),
             // The last one is for limits of the request.
-            limits_unasked: counted.limits.iter().rev().skip(1).filter(|(count, _)| count.requests == 0).count(),
+            limits_unasked: counted.limits.iter().rev().skip(1).filter(|limit| limit.count.requests == 0).count(),
             keys: counted.keys.iter().map(|(key, limit, count)| named[*limit].key(key, *count)).collect(),
             keys_counted: counted.keys_known,
             other_keys: counted.other_keys,
@@ -327,7 +329,7 @@ impl Named {
         }
     }
 
-    fn report(&self, count: Count, slots: Option<&[[u64; 2]]>, length: usize) -> LimitReport {
+    fn report(&self, counts: &LimitCounts, length: usize) -> LimitReport {
         let column = |slots: &[[u64; 2]], i: usize| {
             let mut column: Vec<u64> = slots.iter().map(|slot| slot[i]).collect();
             column.resize(length, 0);
@@ -342,8 +344,12 @@ impl Named {
             parameters: self.parameters.clone(),
             role: self.role,
             place: self.place.clone(),
-            count,
-            over_time: slots.map(|slots| LimitOverTime { within: column(slots, 0), over: column(slots, 1) }),
+            count: counts.count,
+            other_numbers: counts.other_numbers,
+            over_time: counts
+                .slots
+                .as_ref()
+                .map(|slots| LimitOverTime { within: column(slots, 0), over: column(slots, 1) }),
         }
     }
 

@@ -3,7 +3,7 @@
 //! Such a step passes with any policies. Usually a key or a domain is misspelled. Not here: which expectations a
 //! request without a rule meets (policies).
 
-use weir_engine::PolicySet;
+use weir_engine::{Entry, PolicySet};
 use weir_rls::proto::RateLimitRequest;
 use weir_text::nearest;
 use weir_text::yaml::Position;
@@ -58,15 +58,25 @@ impl Unmet {
 fn reason(request: &RateLimitRequest, policies: &PolicySet) -> String {
     let meant = |meant: Option<&str>| meant.map_or_else(String::new, |meant| format!(", did you mean {meant:?}?"));
     let domain = &*request.domain;
-    if policies.domain(domain).is_none() {
+    let Some(found) = policies.domain(domain) else {
         let names = policies.domains().map(|domain| &*domain.name);
         return format!("no rule: no policy has the domain {domain:?}{}", meant(nearest(domain, names)));
-    }
+    };
     let keys = || policies.rules().iter().filter(|rule| *rule.domain == *domain).map(|rule| &*rule.levels[0].key);
     let first_keys = request.descriptors.iter().filter_map(|descriptor| descriptor.entries.first());
     let unknown = first_keys.map(|entry| &*entry.key).find(|key| keys().all(|known| known != *key));
     match unknown {
         Some(key) => format!("no rule: no descriptor begins with the key {key:?}{}", meant(nearest(key, keys()))),
-        None => "no rule".to_owned(),
+        None => {
+            let unweighed = request.descriptors.iter().find_map(|descriptor| {
+                let entries = descriptor.entries.iter();
+                let entries: Vec<_> = entries.map(|entry| Entry { key: &entry.key, value: &entry.value }).collect();
+                policies.unweighed(found, &entries)
+            });
+            unweighed.map_or_else(
+                || "no rule".to_owned(),
+                |(rule, key)| format!("no rule: the rule {:?} does not weigh by {key:?}", rule.path),
+            )
+        }
     }
 }

@@ -1,9 +1,11 @@
-//! Finds a descriptor that matches values before a wider one, but lacks a limit that is nested in the wider one.
+//! Finds a descriptor that matches values before a wider one, but lacks a limit that is nested in the wider one. Finds a rule that
+//! does not weigh, beside one that does.
 //!
 //! weir never goes back to another branch [mt-1]: a new `plan=gold` also matches (plan=gold, op=x), so the limit of
-//! `op` below `plan` no longer applies to it. The example in each warning was matched against the policies.
+//! `op` below `plan` no longer applies to it. If only `plan` weighs by `model`, (plan=gold, model=x) is one level deeper than
+//! the rule of `plan=gold` [mt-13]. The example in each warning was matched against the policies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_engine::Matcher;
 use weir_engine::descriptor::Entry;
@@ -13,10 +15,12 @@ use weir_text::escaped;
 use super::super::{Code, Outline};
 use super::{Findings, has_limit, kind};
 
-/// A limit below the wider descriptor, with the entries that lead to it.
+/// A limit of the wider descriptor or below it, with the entries that lead to it.
 struct Missing<'o> {
     limit: &'o Outline,
     entries: Vec<(&'o str, String)>,
+    /// The key of the last entry, if the limit applies only because its rule weighs by the entry.
+    weighed: Option<&'o str>,
 }
 
 impl<'l> Findings<'l> {
@@ -27,6 +31,7 @@ impl<'l> Findings<'l> {
         }
         for of_key in by_key.values().filter(|of_key| of_key.len() > 1) {
             let mut is_told = vec![false; of_key.len()];
+            self.weighed_beside(of_key, &mut is_told, place);
             for wide in of_key.iter().filter(|outline| outline.descriptors.iter().any(has_limit)) {
                 for (narrow, value) in self.takers(wide, of_key, place) {
                     if !is_told[narrow] {
@@ -74,26 +79,49 @@ impl<'l> Findings<'l> {
         if !is_narrow || !has_limit(narrow) || self.rule(narrow).is_some_and(|rule| rule.unlimited) {
             return false;
         }
-        let Some(Missing { limit, entries }) = self.missing(&wide.descriptors, of_wide, Some(met)) else {
-            return false;
-        };
-        let below: String =
-            entries.iter().map(|(key, value)| format!(", {}={}", escaped(key), escaped(value))).collect();
-        self.add(&narrow.note.place(), Code::HidesBelow, || {
-            format!(
-                "({}={}{below}) has no limit here, because the limit at {} is below the {} at {}",
-                escaped(&narrow.key),
-                escaped(value),
-                limit.note.place(),
-                kind(wide),
-                wide.note.place()
-            )
-        });
+        let Some(missing) = self.missing(&wide.descriptors, of_wide, Some(met)) else { return false };
+        self.warn_of_missing(narrow, value, wide, &missing);
         true
     }
 
+    /// Warns about rules beside one that weighs, if they do not weigh by its entry.
+    fn weighed_beside(&mut self, of_key: &[&Outline], is_told: &mut [bool], place: Place<'l>) {
+        let mut known = BTreeSet::new();
+        for wide in of_key {
+            let Some(weigh) = self.rule(wide).and_then(|rule| rule.weigh.as_deref()) else { continue };
+            if !known.insert(&*weigh.entry) || !self.compare(of_key.len()) {
+                continue;
+            }
+            for (narrow, is_told) in of_key.iter().zip(&mut *is_told).filter(|(_, is_told)| !**is_told) {
+                let Some(value) = self.value_of(narrow, place) else { continue };
+                let met = place.child(Entry { key: &narrow.key, value: &value });
+                if let Some(missing) = self.unweighed(wide, met) {
+                    self.warn_of_missing(narrow, &value, wide, &missing);
+                    *is_told = true;
+                }
+            }
+        }
+    }
+
+    fn warn_of_missing(&mut self, narrow: &Outline, value: &str, wide: &Outline, missing: &Missing<'_>) {
+        let Missing { limit, entries, weighed } = missing;
+        let below: String =
+            entries.iter().map(|(key, value)| format!(", {}={}", escaped(key), escaped(value))).collect();
+        self.add(&narrow.note.place(), Code::HidesBelow, || {
+            let (key, value, place) = (escaped(&narrow.key), escaped(value), limit.note.place());
+            let why = match weighed {
+                Some(entry) => format!("only the rule at {place} weighs by {}", escaped(entry)),
+                None => format!("the limit at {place} is below the {} at {}", kind(wide), wide.note.place()),
+            };
+            format!("({key}={value}{below}) has no limit here, because {why}")
+        });
+    }
+
     /// The first limit below one place that is missing below another.
-    fn missing<'o>(&mut self, below: &'o [Outline], wide: Place<'l>, narrow: Option<Place<'l>>) -> Option<Missing<'o>> {
+    fn missing<'o>(&mut self, below: &'o [Outline], wide: Place<'l>, narrow: Option<Place<'l>>) -> Option<Missing<'o>>
+    where
+        'l: 'o,
+    {
         for outline in below.iter().filter(|outline| has_limit(outline)) {
             if !self.compare(1) {
                 return None;
@@ -105,14 +133,39 @@ impl<'l> Findings<'l> {
             };
             let limits = self.rule(outline).is_some_and(|rule| !rule.unlimited);
             if limits && narrow.and_then(Place::rule).is_none() {
-                return Some(Missing { limit: outline, entries: vec![(&outline.key, value)] });
+                return Some(Missing { limit: outline, entries: vec![(&outline.key, value)], weighed: None });
             }
-            if let Some(mut missing) = self.missing(&outline.descriptors, wide, narrow) {
+            let missing = match self.unweighed(outline, narrow) {
+                None => self.missing(&outline.descriptors, wide, narrow),
+                found => found,
+            };
+            if let Some(mut missing) = missing {
                 missing.entries.insert(0, (&outline.key, value));
                 return Some(missing);
             }
         }
         None
+    }
+
+    /// The entry by which the rule of the wider descriptor weighs, if the rule of the narrower one does not, and has no limit for it.
+    fn unweighed<'o>(&self, wide: &'o Outline, narrow: Option<Place<'l>>) -> Option<Missing<'o>>
+    where
+        'l: 'o,
+    {
+        let weigh = self.rule(wide)?.weigh.as_deref()?;
+        let narrow = narrow?;
+        let rule = &self.policies.rules()[narrow.rule()? as usize];
+        let weighs_too = rule.weigh.as_deref().is_some_and(|other| other.entry == weigh.entry);
+        if rule.unlimited || weighs_too {
+            return None;
+        }
+        let is_free = |value: &&str| {
+            let met = narrow.child(Entry { key: &weigh.entry, value });
+            met.is_none_or(|met| met.rule().is_none())
+        };
+        let value = weigh.values().filter(is_free).min().or_else(|| Some("x").filter(is_free))?;
+        let entries = vec![(&*weigh.entry, value.to_owned())];
+        Some(Missing { limit: wide, entries, weighed: Some(&weigh.entry) })
     }
 
     /// The descriptor that a value of another one meets once that one is removed, and such a value. None if nothing limits it then.

@@ -9,7 +9,9 @@ use weir_text::boolean;
 use weir_text::yaml::{Document, Node, NodeId, Value};
 
 use super::COMPARISONS_MAX;
-use super::edits::{EditedBy, Edits, Given, Overlay, Overlays, Pattern, ValuePattern};
+use super::edits::{
+    EditedBy, Edits, Given, OTHER_BYTES_MAX, OTHERS_MAX, Overlay, Overlays, Pattern, Reached, ValuePattern,
+};
 use crate::tables::{FORMS, descriptor, file, limit};
 use crate::{PROBLEMS_MAX, Position};
 
@@ -21,11 +23,11 @@ const NUMBERS: [&str; 3] = [limit::RATE.name, limit::REQUESTS_PER_UNIT.name, lim
 impl Overlays {
     /// Edits a policy file. `place` spells a place of it, for messages.
     pub(crate) fn apply(&mut self, document: &mut Document<'_>, place: &dyn Fn(Position) -> String) -> Edits {
-        let Self { list, values, met, comparisons_left, .. } = self;
+        let Self { list, values, reached, comparisons_left, .. } = self;
         let mut editor = Editor {
             document,
             values,
-            met,
+            reached,
             comparisons_left,
             place,
             grafted: HashMap::new(),
@@ -40,7 +42,7 @@ impl Overlays {
 struct Editor<'e, 'd> {
     document: &'e mut Document<'d>,
     values: &'e Document<'static>,
-    met: &'e mut [bool],
+    reached: &'e mut [Reached],
     comparisons_left: &'e mut Option<usize>,
     place: &'e dyn Fn(Position) -> String,
     /// Keys and values that the document has already, by the value in `values`.
@@ -65,6 +67,7 @@ impl Editor<'_, '_> {
         let Some(domain) = self.value(entries, file::DOMAIN.name).and_then(|id| self.scalar(id)) else { return };
         let all = overlays.iter().enumerate().filter(|(_, overlay)| overlay.domain.matches(domain));
         let live: Vec<_> = all.map(|(index, overlay)| Live { index, overlay, depth: 0 }).collect();
+        live.iter().for_each(|one| self.reached[one.index].domain = true);
         let mut entries = entries.clone();
         if self.below(&mut entries, &live) {
             self.document.root = Some(self.replaced(root, Value::Mapping(entries)));
@@ -113,12 +116,20 @@ impl Editor<'_, '_> {
         let Value::Mapping(entries) = &self.document.node(id).value else { return None };
         let (mut here, mut further) = (Vec::new(), Vec::new());
         for one in live {
-            let Live { overlay, depth, .. } = *one;
-            let depth = match overlay.path.get(depth) {
-                None => depth,
-                Some(pattern) if self.matches(pattern, entries) => depth + 1,
-                Some(_) => continue,
-            };
+            let Live { index, overlay, depth } = *one;
+            let is_match = overlay.path.get(depth).map(|pattern| self.matches(pattern, entries));
+            let known = &self.reached[index];
+            if is_match == Some(false) {
+                if depth == known.depth && known.others.len() < OTHERS_MAX {
+                    let other = self.spelled(entries);
+                    self.reached[index].others.extend(Some(other).filter(|other| other.len() <= OTHER_BYTES_MAX));
+                }
+                continue;
+            }
+            let depth = depth + usize::from(is_match.is_some());
+            if depth > known.depth {
+                self.reached[index] = Reached { depth, others: Vec::new(), ..*known };
+            }
             let is_whole = depth == overlay.path.len();
             if is_whole {
                 here.push(*one);
@@ -164,6 +175,13 @@ impl Editor<'_, '_> {
         }
     }
 
+    /// A descriptor as a pattern of its key and value.
+    fn spelled(&self, entries: &Entries) -> String {
+        let text = |name| self.value(entries, name).and_then(|id| self.scalar(id));
+        let key = text(descriptor::KEY.name).unwrap_or_default();
+        text(descriptor::VALUE.name).map_or_else(|| key.to_owned(), |value| format!("{key}={value}"))
+    }
+
     /// Adds to a descriptor and its limits. Returns the overlays that met a limit.
     fn limits(&mut self, entries: &mut Entries, here: &[Live<'_>]) -> EditedBy {
         let mut by = EditedBy::default();
@@ -182,7 +200,7 @@ impl Editor<'_, '_> {
             if self.is_full() {
                 break;
             }
-            self.met[index] = true;
+            self.reached[index].limit = true;
             self.give(entries, &overlay.descriptor, overlay);
             by.places.push(overlay.at);
             by.has_comment |= overlay.has_comment;

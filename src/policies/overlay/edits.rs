@@ -3,9 +3,11 @@
 //! Not here: how they are read (overlay.rs), and what they do (apply.rs).
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use weir_text::yaml::{Document, NodeId};
+use weir_text::{nearest, quoted};
 
 use super::glob::Glob;
 use crate::{Location, Position};
@@ -17,7 +19,8 @@ pub(crate) struct Overlays {
     pub(super) list: Vec<Overlay>,
     /// The keys and values that the overlays give.
     pub(super) values: Document<'static>,
-    pub(super) met: Vec<bool>,
+    /// How far each of them came.
+    pub(super) reached: Vec<Reached>,
     /// How many comparisons with descriptors are left. None: there were too many.
     pub(super) comparisons_left: Option<usize>,
 }
@@ -62,18 +65,87 @@ pub(super) struct Given {
     pub(super) value: NodeId,
 }
 
+/// How far an overlay came in all files.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reached {
+    /// Whether it met a limit.
+    pub(super) limit: bool,
+    /// Whether its domain matched one.
+    pub(super) domain: bool,
+    /// The most patterns that matched a descriptor and those above it.
+    pub(super) depth: usize,
+    /// Descriptors that the next pattern did not match, at most [`OTHERS_MAX`].
+    pub(super) others: Vec<String>,
+}
+
+/// The most descriptors that are remembered for the warning about an overlay.
+pub(super) const OTHERS_MAX: usize = 16;
+/// The longest descriptor that is remembered, in bytes.
+pub(super) const OTHER_BYTES_MAX: usize = 256;
+/// The most of them that the warning names, if none is similar to the pattern.
+const OTHERS_NAMED: usize = 3;
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            ValuePattern::Any => write!(f, "{}", self.key),
+            ValuePattern::None => write!(f, "{}=", self.key),
+            ValuePattern::Of(value) => write!(f, "{}={value}", self.key),
+        }
+    }
+}
+
+impl Overlay {
+    /// Why it met no limit.
+    fn why_unmet(&self, reached: &Reached) -> String {
+        if !reached.domain {
+            return format!("no policy has the domain {}", quoted(&self.domain.to_string()));
+        }
+        match (self.path.get(reached.depth), &self.name) {
+            (Some(pattern), _) => {
+                let pattern = pattern.to_string();
+                let others = || reached.others.iter().map(String::as_str);
+                let hint = match nearest(&pattern, others()) {
+                    Some(near) => format!(", did you mean {}?", quoted(near)),
+                    None if reached.others.is_empty() => String::new(),
+                    None => {
+                        let named: Vec<String> = others().take(OTHERS_NAMED).map(quoted).collect();
+                        format!(", there is {}", named.join(", "))
+                    }
+                };
+                format!("no descriptor matches {}{hint}", quoted(&pattern))
+            }
+            (None, Some(name)) => format!("its descriptors have no limit with the name {}", quoted(name)),
+            (None, None) => "its descriptors have no limit, or only unlimited ones".to_owned(),
+        }
+    }
+}
+
+/// An overlay that no limit has met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unmet {
+    pub place: Location,
+    why: String,
+}
+
+impl Unmet {
+    /// What is wrong, without the place.
+    pub fn message(&self) -> String {
+        format!("no limit meets this overlay, because {}", self.why)
+    }
+}
+
 /// What a load has done with a file of overlays.
 #[derive(Clone, Debug)]
 pub struct OverlayUse {
     pub count: usize,
-    /// The places of the overlays that no limit has met.
-    pub unmet: Vec<Location>,
+    pub unmet: Vec<Unmet>,
 }
 
 impl OverlayUse {
     /// A line for each overlay that no limit has met.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
-        self.unmet.iter().map(|place| format!("{place}: warning: no limit meets this overlay"))
+        self.unmet.iter().map(|unmet| format!("{}: warning: {}", unmet.place, unmet.message()))
     }
 }
 
@@ -103,8 +175,11 @@ pub(crate) struct Overlaid {
 
 impl Overlays {
     pub(crate) fn used(&self) -> OverlayUse {
-        let unmet = self.list.iter().zip(&self.met).filter(|(_, met)| !**met);
-        let place = |overlay: &Overlay| Location { file: self.file.clone(), position: overlay.at };
-        OverlayUse { count: self.list.len(), unmet: unmet.map(|(overlay, _)| place(overlay)).collect() }
+        let unmet = self.list.iter().zip(&self.reached).filter(|(_, reached)| !reached.limit);
+        let unmet = unmet.map(|(overlay, reached)| Unmet {
+            place: Location { file: self.file.clone(), position: overlay.at },
+            why: overlay.why_unmet(reached),
+        });
+        OverlayUse { count: self.list.len(), unmet: unmet.collect() }
     }
 }

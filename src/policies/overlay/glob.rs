@@ -2,6 +2,8 @@
 //!
 //! The parts between the stars are searched from left to right, so no pattern makes a search go back.
 
+use std::fmt;
+
 /// The most stars in one pattern.
 pub const STARS_MAX: usize = 16;
 
@@ -45,6 +47,13 @@ impl Glob {
             rest = &rest[at + part.len()..];
         }
         true
+    }
+}
+
+impl fmt::Display for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.first)?;
+        self.middle.iter().chain(&self.last).try_for_each(|part| write!(f, "*{part}"))
     }
 }
 

@@ -86,7 +86,7 @@ mapping! {
         REFUND: bool = "refund", FLAG, "`false`", "{ask: user=ann, hits: 5, refund: true}";
         /// true or false; the request is a [peek](protocol.md#peek) and costs nothing
         LOOK: bool = "look", FLAG, "`false`", "{ask: user=ann, look: true}";
-        /// a [limit of the request](protocol.md#limit-of-the-request), in place of the rules
+        /// a [limit of the request](protocol.md#limit-of-the-request), in place of rules without another [`request_limit`](policies.md#limits-of-the-request)
         LIMIT: Option<(u32, Window)> = "limit", super::LIMIT, "none", "{ask: user=ann, limit: 10/minute}";
         /// how often weir sends the request, at one instant
         TIMES: u32 = "times", form(|| number(1, ASKS_MAX), |reader, fields, key| {

@@ -19,6 +19,10 @@ fn of(text: &str) -> String {
 #[test]
 fn mistakes_in_steps() {
     for (steps, expected) in [
+        (
+            "{ask: user=ann,path=/, expect: ok}",
+            "6:20: unknown key \"path=/\" in a step: quote a descriptor that has a comma",
+        ),
         ("{aks: user=ann}", "6:6: unknown key \"aks\" in a step, did you mean \"ask\"?"),
         ("{ask: user=ann, wait: 1s}", "6:5: ask and wait are steps of their own"),
         ("{ask: user}", "6:11: descriptor \"user\": \"user\" has no \"=\": write KEY=VALUE"),

@@ -304,6 +304,22 @@ fn a_step_whose_requests_meet_no_rule_tests_nothing() {
     );
 }
 
+/// Another rule weighs by the entry, so the rule is meant for the descriptor without it. [mt-13]
+#[test]
+fn a_step_names_the_rule_that_does_not_weigh() {
+    let written = Written::new("domain: ai\ncases: [{name: c, steps: [{ask: \"team=search,model=x\", expect: ok}]}]");
+    written.write(
+        "ai.yaml",
+        "domain: ai\ndescriptors:\n- {key: team, weigh: {entry: model, by: {x: 2}, default: 1}, rate_limit: 9/h}\n\
+         - {key: team, value: search, rate_limit: 9/h}\n",
+    );
+    let (_, report) = ran(&written.tests());
+    assert!(
+        report.contains("tests nothing: it meets no rule: the rule \"team=search\" does not weigh by \"model\"\n"),
+        "{report}"
+    );
+}
+
 #[test]
 fn strict_tests_fail_where_they_test_nothing() {
     let written = Written::new(UNMET);

@@ -124,6 +124,23 @@ fn rows_give_customers_their_plans_in_all_policies_and_misfits_are_noted() {
     assert_eq!(passed, [5 + 2 + 2, 7 + 1 + 2]);
 }
 
+/// Report: requests with numbers of their own passed far beyond the limit in the table. [mt-10]
+#[test]
+fn requests_with_other_numbers_than_the_limit_are_marked() {
+    let written = Written::new();
+    let policy =
+        "domain: shop\ndescriptors: [{key: t, request_limit: numbers, rate_limit: {rate: 2/min, name: tpm}}]\n";
+    written.write("policies/shop.yaml", policy);
+    let source = |limit: &str| format!("duration: 1s\ndomain: shop\nsources: [{{ask: t=a, rate: 10/s{limit}}}]\n");
+    let arguments = arguments(&written, &source(", limit: 9/min"));
+    let (text, _) = written.ran(&arguments);
+    assert!(text.contains("tpm: 2 per minute fixed_window, other numbers in 10 requests "), "{text}");
+    let (_, results) = json(&written, &arguments);
+    assert_eq!(results["policies"][0]["limits"][0]["other_numbers"], 10);
+    let arguments = self::arguments(&written, &source(""));
+    assert!(!written.ran(&arguments).0.contains("other numbers"));
+}
+
 #[test]
 fn the_report_is_for_people() {
     let written = Written::new();
