@@ -54,5 +54,11 @@ pub struct PolicySource<P> {
     pub on_error: String,
     /// The problems of newer policies that the server refuses.
     pub problems: Vec<String>,
+    /// The problems of other files that the server refuses: rows, callers and tokens.
+    #[serde(default)]
+    pub other_problems: Vec<String>,
+    /// The domains of the token, as in its line. The files of other domains are left out. None: all domains.
+    #[serde(default)]
+    pub domains: Option<Vec<String>>,
     pub policies: P,
 }

@@ -12,7 +12,11 @@ pub struct Ready {
     pub store: Store,
     pub policies: ReadyPolicies,
     pub overrides: ReadyOverrides,
-    pub rows: ReadyRows,
+    pub rows: ReadyInput,
+    #[serde(default)]
+    pub callers: ReadyInput,
+    #[serde(default)]
+    pub tokens: ReadyInput,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,10 +49,11 @@ pub struct ReadyOverrides {
     pub problem: Option<String>,
 }
 
-/// Why rows are not in force.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct ReadyRows {
+/// Why the newest rows, callers or tokens are not in force.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ReadyInput {
     pub problem_count: usize,
+    /// The first texts, for those who may see them.
     #[serde(default)]
     pub problems: Vec<String>,
 }

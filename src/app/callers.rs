@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use tokio::task::JoinHandle;
 use weir_engine::callers::{Callers, Refusal};
+use weir_http::ServiceState;
 use weir_lifecycle::{Life, Reloads, on_own_thread};
 use weir_limiter::callers::{CallerCounts, CallersInForce};
 use weir_policies::{Listening, Problems, read_callers};
@@ -67,16 +68,17 @@ impl CallerFile {
     }
 
     /// Applies every change of the file, or logs its problems and keeps the callers in force.
-    pub(super) async fn follow(self, reloads: Reloads, life: Life) -> Result<(), String> {
+    pub(super) async fn follow(self, report: Arc<ServiceState>, reloads: Reloads, life: Life) -> Result<(), String> {
         // A file system that does not answer blocks one thread.
         let ended = |reading: JoinHandle<Self>| reading.map(|read| read.map_err(|error| error.to_string()));
-        follow(self, Self::look, ended, reloads, life).await
+        follow(self, move |file, cause| file.look(&report, cause), ended, reloads, life).await
     }
 
-    fn look(&mut self, cause: Cause) {
+    fn look(&mut self, report: &ServiceState, cause: Cause) {
         let Self { file, listening, in_force, refused } = self;
         let Some(read) = file.read_again(cause, |path| read_callers(path, Some(listening))) else { return };
         refused.set(u64::from(read.is_err()));
+        report.callers_refused(read.as_ref().err().map(of_load).unwrap_or_default());
         match read {
             Ok(callers) => {
                 log(&callers);

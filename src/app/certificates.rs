@@ -36,14 +36,19 @@ pub(super) struct Certificates {
 /// # Errors
 /// The first unusable file.
 pub(super) async fn open(listen: &Listen) -> Result<Option<Arc<ServerTls>>, AppError> {
-    let Some(tls) = &listen.tls else { return Ok(None) };
-    let names = tls.client_names.clone();
-    let files = ServerFiles {
-        identity: Identity { certificate: tls.cert_file.clone(), key: tls.key_file.clone() },
-        clients: tls.client_ca_file.clone().map(|ca| Clients { ca, names }),
-    };
+    let Some(files) = files(listen) else { return Ok(None) };
     let tls = on_own_thread(|| ServerTls::new(files)).await?;
     Ok(Some(Arc::new(tls)))
+}
+
+/// The files of TLS from the settings. None for cleartext.
+pub(super) fn files(listen: &Listen) -> Option<ServerFiles> {
+    let tls = listen.tls.as_ref()?;
+    let names = tls.client_names.clone();
+    Some(ServerFiles {
+        identity: Identity { certificate: tls.cert_file.clone(), key: tls.key_file.clone() },
+        clients: tls.client_ca_file.clone().map(|ca| Clients { ca, names }),
+    })
 }
 
 /// Adds the expiry of the certificates of one use to the metrics, and logs when one begins to expire soon.

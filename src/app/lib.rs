@@ -30,6 +30,7 @@ mod xds;
 mod xds_target;
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +41,9 @@ use weir_policies::files::{FileKind, Source};
 use weir_settings::{Endpoint, PolicySource, Settings};
 use weir_telemetry::metrics::Metrics;
 use weir_tls::files::FileError;
+use weir_tls::server::ServerTls;
+
+pub use weir_http::check_tokens;
 
 use self::banner::Banner;
 pub use self::banner::COMMIT;
@@ -172,6 +176,35 @@ async fn serve_on(
     }
     senders.finish().await;
     left
+}
+
+/// What [`check_files`] has found.
+#[derive(Debug, Default)]
+pub struct CheckedFiles {
+    /// Files that are not on this machine.
+    pub absent: Vec<PathBuf>,
+    /// Mistakes with which [`serve`] starts.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the files of `listen.tls` and of tokens as [`serve`] does.
+///
+/// # Errors
+/// A file with which [`serve`] does not start.
+pub fn check_files(settings: &Settings) -> Result<CheckedFiles, AppError> {
+    let mut checked = CheckedFiles::default();
+    if let Some(files) = certificates::files(&settings.listen) {
+        checked.absent.extend(files.paths().filter(|path| !path.exists()).map(Path::to_owned));
+        if checked.absent.is_empty() {
+            checked.warnings = ServerTls::new(files)?.expired();
+        }
+    }
+    match settings.admin_token_file.as_deref() {
+        Some(path) if !path.exists() => checked.absent.push(path.to_owned()),
+        Some(path) => checked.warnings.extend(weir_http::check_tokens(path).err()),
+        None => {}
+    }
+    Ok(checked)
 }
 
 /// Where the policies are, for a process that may use this many bytes of memory. A command gives `u64::MAX`, so that its

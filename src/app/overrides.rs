@@ -8,16 +8,17 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 use weir_lifecycle::{Life, Phase};
 use weir_limiter::overrides::{OverrideTable, Seen};
+use weir_settings::ShownValues;
 use weir_telemetry::metrics::Metrics;
 
 /// How often the store is read. All replicas that share it apply a change within a second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Reads the store until the drain.
+/// Reads the store until the drain. Audit lines show values as in `values`.
 ///
 /// # Errors
 /// None; the type is that of a supervised task.
-pub(super) async fn follow(overrides: Arc<OverrideTable>, life: Life) -> Result<(), String> {
+pub(super) async fn follow(overrides: Arc<OverrideTable>, values: ShownValues, life: Life) -> Result<(), String> {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut answers = true;
@@ -26,12 +27,12 @@ pub(super) async fn follow(overrides: Arc<OverrideTable>, life: Life) -> Result<
             () = life.reached(Phase::Draining) => return Ok(()),
             _ = ticks.tick() => {}
         }
-        answers = look(&overrides, answers).await;
+        answers = look(&overrides, values, answers).await;
     }
 }
 
 /// Reads the store once. Logs changes, and logs a failure if the store answered `before`. Returns whether it answered.
-pub(super) async fn look(overrides: &OverrideTable, before: bool) -> bool {
+pub(super) async fn look(overrides: &OverrideTable, values: ShownValues, before: bool) -> bool {
     let store = overrides.store().name();
     let is_first = overrides.known().read.is_none();
     let seen = overrides.look().await;
@@ -41,7 +42,7 @@ pub(super) async fn look(overrides: &OverrideTable, before: bool) -> bool {
             if !before {
                 tracing::info!(store, "overrides can be read again");
             }
-            log(store, overrides, &seen);
+            log(store, overrides, values, &seen);
             true
         }
         Err(error) => {
@@ -55,9 +56,9 @@ pub(super) async fn look(overrides: &OverrideTable, before: bool) -> bool {
     }
 }
 
-fn log(store: &str, overrides: &OverrideTable, seen: &Seen) {
+fn log(store: &str, overrides: &OverrideTable, values: ShownValues, seen: &Seen) {
     let Seen { ended, is_changed, skipped, found } = seen;
-    found.iter().for_each(weir_http::audit_found);
+    found.iter().for_each(|found| weir_http::audit_found(values, found));
     if let Some((lines, reason)) = skipped {
         tracing::warn!(store, lines, reason, "skipped invalid overrides in the store");
     }

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use weir_http::ServiceState;
 use weir_lifecycle::{Life, Phase, Phases};
 use weir_limiter::overrides::OverrideTable;
+use weir_settings::ShownValues;
 use weir_store::{Findings, Store, StoreError};
 use weir_telemetry::metrics::Number;
 
@@ -76,6 +77,8 @@ pub(super) struct Times {
 pub(super) struct Inputs {
     /// They change the limits of requests, so weir reads them before the first one.
     pub(super) overrides: Arc<OverrideTable>,
+    /// How audit lines show values of descriptors.
+    pub(super) values: ShownValues,
     pub(super) first_rows: FirstRows,
     pub(super) numbers: FindingNumbers,
 }
@@ -159,7 +162,7 @@ async fn become_ready(
                     tracing::error!(store = stores[0].name(), "{reason}");
                 }
                 if !waited {
-                    super::overrides::look(&inputs.overrides, true).await;
+                    super::overrides::look(&inputs.overrides, inputs.values, true).await;
                     inputs.first_rows.in_force().await;
                 }
                 if !waited && tokio::time::timeout_at(end, warm_up.complete()).await.is_err() {

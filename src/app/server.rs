@@ -313,7 +313,8 @@ impl Server {
     /// Starts the task that applies changes of the file of callers, if there is one.
     pub(super) fn follow_callers(&self, callers: Option<CallerFile>) {
         if let Some(callers) = callers {
-            self.supervisor.task("callers", callers.follow(self.shutdown.reloads(), self.life.clone()));
+            self.supervisor
+                .task("callers", callers.follow(self.report.clone(), self.shutdown.reloads(), self.life.clone()));
         }
     }
 
@@ -348,7 +349,7 @@ impl Server {
             metrics.show("weir_policy_overlays", &["met"], report, |report| report.overlays().0 as u64);
             metrics.show("weir_policy_overlays", &["unmet"], report, |report| report.overlays().1 as u64);
         }
-        supervisor.task("overrides", overrides::follow(overrides, life.clone()));
+        supervisor.task("overrides", overrides::follow(overrides, settings.admin_values, life.clone()));
         if let Some(tls) = tls {
             let certificates = Certificates::new(tls, metrics);
             supervisor.task("certificates", certificates.follow(shutdown.reloads(), life.clone()));
@@ -401,7 +402,8 @@ impl Server {
             evicting_servers: number("weir_redis_evicting_servers"),
             clock_difference_seconds: number("weir_redis_clock_difference_seconds"),
         };
-        let inputs = ready::Inputs { overrides: serving.overrides.clone(), first_rows, numbers };
+        let values = self.settings.admin_values;
+        let inputs = ready::Inputs { overrides: serving.overrides.clone(), values, first_rows, numbers };
         let warm_up = serving.warm_up.clone();
         let (phases, report, life) = (self.phases.clone(), self.report.clone(), self.life.clone());
         let following = ready::follow(stores, warm_up, times, phases, report, life, inputs);

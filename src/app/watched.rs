@@ -72,7 +72,8 @@ impl WatchedFile {
                 Some(Change::Settled) => {}
                 Some(Change::Restless(_)) => {
                     let file = printable(&self.path.display().to_string());
-                    tracing::warn!(file, "the file of {} keeps changing and is not loaded", self.what);
+                    let remedy = "write a new file and rename it into place";
+                    tracing::warn!(file, remedy, "the file of {} keeps changing and is not loaded", self.what);
                     return None;
                 }
                 // A single file never rests beside others.

@@ -318,7 +318,7 @@ pub struct ExplainArguments {
     /// Explain what a running server has in force: its admin listener, HOST:PORT
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["compatible", "merge_domains", "overlay"])]
     server: Option<AdminServer>,
-    /// Say what this caller may do for the request; needs --callers
+    /// Say what this caller may do for the request: its name, a name of its certificate, or its listener; needs --callers
     #[arg(long, value_name = "NAME", requires = "callers")]
     caller: Option<String>,
     /// The file of callers, as with callers.file

@@ -22,7 +22,7 @@ use weir_policies::{
     check_warnings_with, load, read_callers, test_file,
 };
 use weir_settings::{PolicySource, Settings, StoreKind};
-use weir_text::{amount, instant_text, parameters, spell};
+use weir_text::{amount, instant_text, nearest, parameters, spell};
 
 pub use report::{CheckFormat, report, report_settings};
 
@@ -47,12 +47,23 @@ pub enum Failed {
     Rows(Vec<String>),
     #[error("{0}")]
     Server(#[from] NoPolicies),
+    /// A file with which the server does not start.
+    #[error("{0}")]
+    File(String),
+    #[error("{0} is a file of tokens: write it in admin.token_file, and weir check --config FILE checks it")]
+    Tokens(String),
     /// The file of callers has no such caller.
     #[error("{0}")]
     Caller(String),
     /// A server refuses newer policies and keeps its old ones.
     #[error("these policies are in force, and newer ones are refused:\n{}", .0.join("\n"))]
     Refused(Vec<String>),
+    /// A server refuses newer rows, callers or tokens.
+    #[error("these policies are in force, and newer rows, callers or tokens are refused:\n{}", .0.join("\n"))]
+    OthersRefused(Vec<String>),
+    /// A token cannot see the domain.
+    #[error("the token is only for {0}: it cannot see whether the server limits the domain {1:?}")]
+    Unseen(String, String),
     /// The number of warnings, which count as errors.
     #[error("{}, which --strict makes {}", counted(.0, "warning"), if *.0 == 1 { "an error" } else { "errors" })]
     Warnings(usize),
@@ -76,8 +87,16 @@ pub fn run(
     if let Some(other) = other_file(&source.directory) {
         return other(&source.directory, out);
     }
-    let loaded = load(&source, dialect).map_err(Failed::Policies)?;
-    checked(loaded, &source, None, strictness, out)
+    let loaded = load(&source, dialect).map_err(|problems| no_policies(&source.directory, problems))?;
+    checked(loaded, &source, None, &[], strictness, out)
+}
+
+/// Why a path has no valid policies.
+fn no_policies(path: &Path, problems: Problems) -> Failed {
+    if path.is_file() && weir_app::check_tokens(path).is_ok() {
+        return Failed::Tokens(printable(&path.display().to_string()));
+    }
+    Failed::Policies(problems)
 }
 
 type Check = fn(&Path, &mut dyn Write) -> Result<(), Failed>;
@@ -104,18 +123,75 @@ pub fn run_settings(
     strictness: Strictness,
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
-    let callers = callers_by_settings(settings)?;
+    let beside = Beside::read(settings)?;
     let Some((loaded, source)) = read_by_settings(settings, directory)? else {
         writeln!(out, "policies.source is xds: a control plane has the policies, so there are no files to check")?;
-        if let Some(callers) = callers {
-            writeln!(out, "{callers}")?;
-        }
-        return settings.policies.overlay.as_deref().map_or(Ok(()), |path| overlays(path, out));
+        beside.write(&beside.warnings, out)?;
+        settings.policies.overlay.as_deref().map_or(Ok(()), |path| overlays(path, out))?;
+        return judged(beside.warnings.len(), strictness);
     };
-    if let Some(callers) = callers {
-        writeln!(out, "{callers}\n")?;
+    let warnings = beside.warnings_with(&loaded);
+    if beside.write(&warnings, out)? {
+        writeln!(out)?;
     }
-    checked(loaded, &source, Some(settings), strictness, out)
+    checked(loaded, &source, Some(settings), &warnings, strictness, out)
+}
+
+/// What `weir serve` reads by its settings beside policies and rows.
+struct Beside {
+    callers: Option<(PathBuf, Callers)>,
+    absent: Vec<PathBuf>,
+    warnings: Vec<String>,
+}
+
+impl Beside {
+    fn read(settings: &Settings) -> Result<Self, Failed> {
+        let listening = weir_app::listening(&settings.listen);
+        let read = |path: &PathBuf| read_callers(path, Some(&listening)).map(|callers| (path.clone(), callers));
+        let callers = settings.callers_file.as_ref().map(read).transpose().map_err(Failed::Policies)?;
+        let files = weir_app::check_files(settings).map_err(|error| Failed::File(printable(&error.to_string())))?;
+        let warnings = files.warnings.iter().map(|warning| printable(warning)).collect();
+        Ok(Self { callers, absent: files.absent, warnings })
+    }
+
+    /// Also the domains of callers that no domain of these policies meets.
+    fn warnings_with(&self, loaded: &Loaded) -> Vec<String> {
+        let mut warnings = self.warnings.clone();
+        let Some((path, callers)) = &self.callers else { return warnings };
+        let names = || loaded.policies.domains().map(|domain| &*domain.name);
+        let unmet = callers.list().iter().flat_map(|caller| {
+            let unmet = caller.domains.texts().filter(|text| match text.strip_suffix('*') {
+                Some(beginning) => !names().any(|name| name.starts_with(beginning)),
+                None => loaded.policies.domain(text).is_none(),
+            });
+            unmet.map(|text| (&caller.name, text))
+        });
+        let file = printable(&path.display().to_string());
+        warnings.extend(unmet.take(NAMED_MAX).map(|(caller, text)| {
+            let near = nearest(text.trim_end_matches('*'), names());
+            let near = near.map_or_else(String::new, |near| format!(", the nearest is {near:?}"));
+            format!("{file}: the caller {caller} has the domain {text:?}, which meets no domain of the policies{near}")
+        }));
+        warnings
+    }
+
+    /// Writes the totals and warnings. Returns whether there are any.
+    fn write(&self, warnings: &[String], out: &mut dyn Write) -> io::Result<bool> {
+        if let Some((path, callers)) = &self.callers {
+            writeln!(out, "{}", total_of_callers(path, callers))?;
+        }
+        for path in &self.absent {
+            writeln!(
+                out,
+                "{}: not checked, because it is not on this machine",
+                printable(&path.display().to_string())
+            )?;
+        }
+        for warning in warnings {
+            writeln!(out, "warning: {warning}")?;
+        }
+        Ok(self.callers.is_some() || !self.absent.is_empty() || !warnings.is_empty())
+    }
 }
 
 /// The policies that `weir serve` reads with these settings, or those of a directory. None if a control plane has them.
@@ -128,13 +204,6 @@ fn read_by_settings(settings: &Settings, directory: Option<PathBuf>) -> Result<O
     let source = Source { directory: directory.unwrap_or_else(|| of_settings.directory.clone()), ..of_settings };
     let loaded = load(&source, weir_policies::Dialect::of(&settings.policies)).map_err(Failed::Policies)?;
     Ok(Some((loaded, source)))
-}
-
-/// The total of the callers that `weir serve` reads with these settings, if there are any.
-fn callers_by_settings(settings: &Settings) -> Result<Option<String>, Failed> {
-    let Some(path) = settings.callers_file.as_deref() else { return Ok(None) };
-    let callers = read_callers(path, Some(&weir_app::listening(&settings.listen))).map_err(Failed::Policies)?;
-    Ok(Some(total_of_callers(path, &callers)))
 }
 
 /// Adds the warnings to policies, and reads the files of rows beside them. Returns the totals of the rows, if there are any.
@@ -152,6 +221,7 @@ fn checked(
     loaded: Loaded,
     source: &Source,
     settings: Option<&Settings>,
+    more_warnings: &[String],
     strictness: Strictness,
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
@@ -161,7 +231,7 @@ fn checked(
     if let Some(rows) = rows {
         writeln!(out, "{rows}")?;
     }
-    judged(&loaded, strictness)
+    judged(loaded.warnings.count() + more_warnings.len(), strictness)
 }
 
 /// Checks the files of rows beside the policies, and returns their totals, and whether this store uses them.
@@ -185,18 +255,24 @@ fn rows_beside(source: &Source, loaded: &Loaded, store: Option<StoreKind>) -> Re
     Ok((!files.is_empty()).then(total))
 }
 
-/// As [`run`], for the policies in force on a running server. Also writes the problems of newer policies.
+/// As [`run`], for the policies in force on a running server. Also writes the problems of what the server refuses.
 ///
 /// # Errors
 /// As [`run`]; also when the server returns no policies, or refuses newer ones.
 pub fn run_served(server: &ServerArguments, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
-    let Served { mut loaded, on_error, problems } = served::policies(server)?;
+    let Served { mut loaded, on_error, problems, other_problems, domains } = served::policies(server)?;
     check_warnings(&mut loaded);
     write(&loaded, &of_server(&on_error), out)?;
-    if !problems.is_empty() {
-        return Err(Failed::Refused(problems));
+    if let Some(domains) = domains {
+        writeln!(out, "a part of the policies: the token is only for {}", printable(&domains.to_string()))?;
     }
-    judged(&loaded, strictness)
+    if !problems.is_empty() {
+        return Err(Failed::Refused([problems, other_problems].concat()));
+    }
+    if !other_problems.is_empty() {
+        return Err(Failed::OthersRefused(other_problems));
+    }
+    judged(loaded.warnings.count(), strictness)
 }
 
 /// For a value that no policy sets: the server's value.
@@ -204,8 +280,7 @@ pub(super) fn of_server(on_error: &str) -> String {
     format!("{on_error}, from the server")
 }
 
-fn judged(loaded: &Loaded, strictness: Strictness) -> Result<(), Failed> {
-    let warnings = loaded.warnings.count();
+fn judged(warnings: usize, strictness: Strictness) -> Result<(), Failed> {
     if strictness == Strictness::Strict && warnings > 0 { Err(Failed::Warnings(warnings)) } else { Ok(()) }
 }
 

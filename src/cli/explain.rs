@@ -45,19 +45,27 @@ pub fn run(
     Ok(())
 }
 
-/// Writes what a caller of a file may do in a domain.
+/// Writes what a caller of a file may do in a domain. `name` is its name, one of its certificates, or its listener.
 ///
 /// # Errors
 /// When the file is wrong or has no such caller, or when writing fails.
 pub fn caller(path: &Path, name: &str, domain: &str, out: &mut dyn Write) -> Result<(), Failed> {
     let callers = read_callers(path, None).map_err(Failed::Policies)?;
     let names = || callers.list().iter().map(|caller| &*caller.name);
-    let Some(caller) = callers.list().iter().find(|caller| &*caller.name == name) else {
+    let named = callers.list().iter().find(|caller| &*caller.name == name);
+    // A name of a certificate, or a listener.
+    let is_uri = name.contains("://");
+    let of_certificate: Box<str> = if is_uri { name.into() } else { name.to_ascii_lowercase().into() };
+    let known_by = || callers.find(&[of_certificate], name).ok();
+    let Some(caller) = named.or_else(known_by) else {
         let hint = match nearest(name, names()) {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("there is {}", some_of(names().map(printable))),
         };
-        return Err(Failed::Caller(format!("{}: no caller {name:?}, {hint}", printable(&path.display().to_string()))));
+        return Err(Failed::Caller(format!(
+            "{}: no caller, certificate or listener {name:?}, {hint}",
+            printable(&path.display().to_string())
+        )));
     };
     let file = printable(&path.display().to_string());
     let may = match caller.domains.has(domain) {
@@ -72,14 +80,15 @@ pub fn caller(path: &Path, name: &str, domain: &str, out: &mut dyn Write) -> Res
             format!("{} in this domain{most}", rights.join(", "))
         }
     };
-    writeln!(out, "caller {name}   {file}\n  may {may}\n")?;
+    let by = if caller.name.as_ref() == name { String::new() } else { format!(", by {}", printable(name)) };
+    writeln!(out, "caller {}{by}   {file}\n  may {may}\n", caller.name)?;
     Ok(())
 }
 
 /// As [`run`], with the policies in force on a running server. Writes to `notes` if the server refuses newer policies.
 ///
 /// # Errors
-/// If the server returns no policies, or if writing fails.
+/// If the server returns no policies, if the token is not for the domain, or if writing fails.
 pub fn run_served(
     server: &ServerArguments,
     domain: &str,
@@ -87,7 +96,10 @@ pub fn run_served(
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<(), Failed> {
-    let Served { loaded, on_error, problems } = served::policies(server)?;
+    let Served { loaded, on_error, problems, domains, .. } = served::policies(server)?;
+    if let Some(domains) = domains.filter(|domains| !domains.has(domain)) {
+        return Err(Failed::Unseen(printable(&domains.to_string()), domain.to_owned()));
+    }
     let overrides = overridden::of_server(server).unwrap_or_else(|error| {
         // A failure to write notes does not matter.
         let _ = writeln!(notes, "weir: overrides are unknown: {error}");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use weir_api::PolicySource;
+use weir_engine::callers::Domains;
 use weir_engine::words::printable;
 use weir_policies::{Loaded, Problems, Sources, load_sources};
 
@@ -19,6 +20,10 @@ pub struct Served {
     pub on_error: String,
     /// The problems of newer policies that the server refuses.
     pub problems: Vec<String>,
+    /// The problems of rows, callers and tokens that the server refuses.
+    pub other_problems: Vec<String>,
+    /// The domains of the token, if these are not all: the policies of other domains are missing.
+    pub domains: Option<Domains>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -34,11 +39,14 @@ pub enum NoPolicies {
 /// # Errors
 /// If it returns no policies that this program can read.
 pub fn policies(arguments: &ServerArguments) -> Result<Served, NoPolicies> {
-    let PolicySource::<Sources> { on_error, problems, mut policies } =
+    let PolicySource::<Sources> { on_error, problems, other_problems, domains, mut policies } =
         arguments.request((Method::GET, SOURCE, String::new()), BOUNDS)?;
     // Names of files will be printed.
     policies.rename(printable);
     let loaded = load_sources(policies).map_err(|problems| NoPolicies::Refused(arguments.server.clone(), problems))?;
-    let problems = problems.iter().map(|problem| printable(problem)).collect();
-    Ok(Served { loaded, on_error: printable(&on_error), problems })
+    let [problems, other_problems] =
+        [problems, other_problems].map(|problems| problems.iter().map(|problem| printable(problem)).collect());
+    // The server has read them in the same way.
+    let domains = domains.map(|texts| Domains::new(texts.iter().map(String::as_str)).unwrap_or_default());
+    Ok(Served { loaded, on_error: printable(&on_error), problems, other_problems, domains })
 }

@@ -114,6 +114,12 @@ impl Domains {
         Ok(Self { exact: exact.into(), prefixes: prefixes.into() })
     }
 
+    /// The texts that [`Domains::new`] reads, without those that another one covers.
+    pub fn texts(&self) -> impl Iterator<Item = String> {
+        let prefixes = self.prefixes.iter().map(|prefix| format!("{prefix}{ANY}"));
+        self.exact.iter().map(ToString::to_string).chain(prefixes)
+    }
+
     pub fn all() -> Self {
         Self { exact: Box::default(), prefixes: ["".into()].into() }
     }
@@ -139,9 +145,7 @@ impl Domains {
 
 impl fmt::Display for Domains {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let exact = self.exact.iter().map(ToString::to_string);
-        let all = exact.chain(self.prefixes.iter().map(|prefix| format!("{prefix}{ANY}")));
-        f.write_str(&all.collect::<Vec<_>>().join(", "))
+        f.write_str(&self.texts().collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -237,7 +237,7 @@ async fn serve(
 
 fn take_over(accepted: Accepted, services: &Arc<Services>, connections: &mut Connections) -> io::Result<()> {
     let Accepted { socket, origin, counted } = accepted;
-    let (services, transport) = (services.clone(), origin.transport);
+    let (services, from) = (services.clone(), (origin.name.clone(), origin.transport));
     let connected = move |peer: &_, names| Connected {
         sender: services.callers.clone().map(|callers| Arc::new(Sender::new(callers, origin.name.clone(), names))),
         services,
@@ -249,9 +249,9 @@ fn take_over(accepted: Accepted, services: &Arc<Services>, connections: &mut Con
         Socket::Tcp(stream) => {
             // A connection that its peer has closed has no address any more.
             let address = stream.peer_addr().ok().map(|address| address.ip());
-            connections.serve(TcpStream::from_std(stream)?, address, transport, connected);
+            connections.serve(TcpStream::from_std(stream)?, address, from, connected);
         }
-        Socket::Unix(stream) => connections.serve(UnixStream::from_std(stream)?, None, transport, connected),
+        Socket::Unix(stream) => connections.serve(UnixStream::from_std(stream)?, None, from, connected),
     }
     Ok(())
 }

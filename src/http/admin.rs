@@ -23,7 +23,7 @@ use weir_api::policies::{
     DomainInForce, LimitInForce, OnErrorInForce, PlanInForce, PlansInForce, RuleInForce, RulesInForce,
 };
 use weir_api::states::{DescriptorState, DescriptorStates};
-use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
+use weir_engine::descriptor::{as_entries, entries_of};
 use weir_engine::plans::PlanLimits;
 use weir_engine::policy::{Domain, Level};
 use weir_engine::{KeyValue, Limit, OnError, Parameter, ParameterValue, PolicySet, Rule, Span};
@@ -446,7 +446,7 @@ async fn reset(
     let by = &*caller.name;
     let entries = entries_of(&descriptor).map_err(bad_request)?;
     let reset = site.limiter.reset(&domain, &as_entries(&entries)).await;
-    let descriptor = spell_pairs(&entries);
+    let descriptor = site.audited(&entries);
     if let Err(StoreError::Unknown(_)) = &reset {
         tracing::info!(target: AUDIT, by, domain, descriptor, "state may have been reset by the admin listener");
     }

@@ -43,7 +43,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::sync::watch;
-use weir_api::ready::{Ready, ReadyOverrides, ReadyPolicies, ReadyRows};
+use weir_api::ready::{Ready, ReadyInput, ReadyOverrides, ReadyPolicies};
 pub use weir_api::top::Instance;
 use weir_api::{ErrorAnswer, Kept, top};
 use weir_engine::{OnError, PolicySet};
@@ -55,6 +55,7 @@ use weir_limiter::rows::RowTable;
 use weir_rls::convert::{Bounds, Extras};
 use weir_settings::Endpoints;
 use weir_store::Store;
+use weir_telemetry::limited::ShownDescriptor;
 use weir_telemetry::metrics::text::{Format, TextWriter};
 use weir_telemetry::metrics::{Cursor, Metrics, Prepared};
 use weir_telemetry::traces::Tracer;
@@ -70,7 +71,7 @@ use self::rights::Caller;
 pub use self::source::KeptFiles;
 use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces};
 use self::tap::NamedValues;
-pub use self::token::{Access, TokenFile};
+pub use self::token::{Access, TokenFile, check_tokens};
 
 /// The most problems of one load that `/readyz` prints.
 const PROBLEMS_SHOWN_MAX: usize = 100;
@@ -184,6 +185,8 @@ pub struct ServiceState {
     policies: Mutex<ShownPolicies>,
     /// Why the files of rows beside the policies, or rows in the second Redis, are not in force.
     row_problems: Mutex<Vec<String>>,
+    /// Why the newest file of callers is not in force.
+    caller_problems: Mutex<PolicyProblems>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -378,6 +381,12 @@ impl ServiceState {
         !self.row_problems.lock().is_empty()
     }
 
+    /// Sets the problems of a changed file of callers that was refused; none if the newest one is in force.
+    pub fn callers_refused(&self, mut problems: PolicyProblems) {
+        problems.texts.truncate(PROBLEMS_SHOWN_MAX);
+        *self.caller_problems.lock() = problems;
+    }
+
     /// Whether changed policies are not in force because of problems.
     #[must_use]
     pub fn is_refused(&self) -> bool {
@@ -459,6 +468,21 @@ impl Site {
         ReadyOverrides { in_force, unused, read, problem: overrides.problem() }
     }
 
+    /// What is not in force of rows, callers and tokens.
+    fn other_inputs(&self) -> [ReadyInput; 3] {
+        let input = |problem_count, problems| ReadyInput { problem_count, problems };
+        let rows = self.report.row_problems.lock().clone();
+        let callers = self.report.caller_problems.lock().clone();
+        let tokens = self.admin.tokens.as_ref().and_then(|tokens| tokens.problem());
+        let tokens: Vec<String> = tokens.into_iter().collect();
+        [input(rows.len(), rows), input(callers.count, callers.lines()), input(tokens.len(), tokens)]
+    }
+
+    /// A descriptor as an audit line shows it, by `admin.values`.
+    fn audited<T: AsRef<str>>(&self, entries: &[(T, T)]) -> String {
+        ShownDescriptor::of_entries(entries, self.metrics.limited().values()).text()
+    }
+
     fn store_queue(&self) -> u64 {
         self.report.queue.get().map_or(0, |queue| queue())
     }
@@ -517,7 +541,9 @@ fn without_texts(detail: &Ready) -> Value {
     };
     remove("/policies", "problems");
     remove("/policies", "unmet_overlays");
-    remove("/rows", "problems");
+    for input in ["/rows", "/callers", "/tokens"] {
+        remove(input, "problems");
+    }
     remove("/policies/server", "trouble");
     remove("/policies/server/last_refused", "reason");
     detail
@@ -537,7 +563,7 @@ fn readiness(site: &Site) -> (StatusCode, Ready) {
     let ready = site.is_healthy();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let shown = site.report.policies.lock();
-    let row_problems = site.report.row_problems.lock().clone();
+    let [rows, callers, tokens] = site.other_inputs();
     let detail = Ready {
         ready,
         phase: phase_name(phase).to_owned(),
@@ -553,7 +579,9 @@ fn readiness(site: &Site) -> (StatusCode, Ready) {
             server: site.report.source.get().map(|source| source()),
         },
         overrides: site.overrides_shown(),
-        rows: ReadyRows { problem_count: row_problems.len(), problems: row_problems },
+        rows,
+        callers,
+        tokens,
     };
     (status, detail)
 }
@@ -588,7 +616,28 @@ fn bad_request(reason: impl std::fmt::Display) -> Response {
 
 /// A 400 for a query that cannot be read.
 fn bad_query(rejection: &QueryRejection) -> Response {
-    bad_request(rejection.body_text())
+    bad_request(query_problem(&rejection.body_text()))
+}
+
+/// The mistake in a query, from the text of the library that reads it.
+fn query_problem(text: &str) -> String {
+    let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text).replace('`', "");
+    let text = match text.split_once(": ") {
+        // The name of the parameter is there twice.
+        Some((_, unknown)) if unknown.starts_with("unknown field ") => unknown,
+        _ => &text,
+    };
+    if let Some(missing) = text.strip_prefix("missing field ") {
+        format!("the query has no {missing}: write ?{missing}=...")
+    } else if let Some(twice) = text.strip_prefix("duplicate field ") {
+        format!("the query has {twice} twice")
+    } else if let Some((unknown, known)) =
+        text.strip_prefix("unknown field ").and_then(|text| text.rsplit_once(", expected "))
+    {
+        format!("the query has no parameter {unknown}, only {}", known.trim_start_matches("one of "))
+    } else {
+        format!("the query is wrong: {text}")
+    }
 }
 
 /// An error in the format of the admin paths.

@@ -19,6 +19,8 @@ use weir_engine::overrides::{Misfit, Override, fit, numbers_text, shared_with};
 use weir_engine::{Micros, PolicySet};
 use weir_lifecycle::on_own_thread;
 use weir_limiter::overrides::{FoundChange, OverrideTable, Refused, Replacement, SetOverride, version_time};
+use weir_settings::ShownValues;
+use weir_telemetry::limited::ShownDescriptor;
 use weir_telemetry::logging::AUDIT;
 use weir_text::{instant_text, parse_instant};
 
@@ -84,13 +86,14 @@ pub(super) async fn set(
     let by = &*caller.name;
     let new = wanted(&body, by, site.admin.overrides.now()).map_err(bad_request)?;
     caller.check(Some(&new.set.domain))?;
+    let values = site.metrics.limited().values();
     let set = site.admin.overrides.set(&new).await;
     audit_replaced(&site.admin.overrides);
     if set.as_ref().is_err_and(Refused::is_unknown) {
-        audit(by, &new, "override may have been set");
+        audit(values, by, &new, "override may have been set");
     }
     let set = set.map_err(refusal)?;
-    audit(by, &set, "override set");
+    audit(values, by, &set, "override set");
     Ok(changed(&set, &site.admin.overrides))
 }
 
@@ -103,20 +106,26 @@ pub(super) async fn delete(
     caller.check(Some(&which.domain))?;
     let by = &*caller.name;
     let entries = entries_of(&which.descriptor).map_err(bad_request)?;
+    let values = site.metrics.limited().values();
     let deleted = site.admin.overrides.delete(&which.domain, &entries, by).await;
     audit_replaced(&site.admin.overrides);
     if deleted.as_ref().is_err_and(Refused::is_unknown) {
-        let (domain, descriptor) = (&*which.domain, spell_pairs(&entries));
+        let (domain, descriptor) = (&*which.domain, site.audited(&entries));
         tracing::info!(target: AUDIT, by, domain, descriptor, "override may have been deleted");
     }
     let deleted = deleted.map_err(refusal)?;
-    audit(by, &deleted, "override deleted");
+    audit(values, by, &deleted, "override deleted");
     Ok(changed(&deleted, &site.admin.overrides))
 }
 
 /// Logs the author of a change that the store did not confirm, and has made.
-pub fn audit_found(FoundChange { changed, is_deletion }: &FoundChange) {
-    audit(&changed.by, changed, if *is_deletion { "override found deleted" } else { "override found in force" });
+pub fn audit_found(values: ShownValues, FoundChange { changed, is_deletion }: &FoundChange) {
+    audit(
+        values,
+        &changed.by,
+        changed,
+        if *is_deletion { "override found deleted" } else { "override found in force" },
+    );
 }
 
 /// Logs versions of all overrides that another one has replaced, and that it may not include: their last change may be lost.
@@ -134,13 +143,13 @@ pub fn audit_replaced(overrides: &OverrideTable) {
 }
 
 /// Logs the author of a change.
-fn audit(by: &str, one: &SetOverride, what: &'static str) {
+fn audit(values: ShownValues, by: &str, one: &SetOverride, what: &'static str) {
     let SetOverride { set, reason, .. } = one;
     tracing::info!(
         target: AUDIT,
         by,
         domain = &*set.domain,
-        descriptor = spell_pairs(&set.entries),
+        descriptor = ShownDescriptor::of_entries(&set.entries, values).text(),
         limits = numbers_text(&set.numbers),
         until = instant_text(set.until),
         reason = &**reason,

@@ -25,7 +25,9 @@ use weir_telemetry::metrics::Protocol;
 use weir_telemetry::traces::Trace;
 
 use super::body::BodyError;
-use super::{Access, Site, authorized, metrics, not_found, on_handlers, origin, public_readyz, wrong_method};
+use super::{
+    Access, Site, authorized, metrics, not_found, on_handlers, origin, public_readyz, query_problem, wrong_method,
+};
 
 /// Every path, for the response to an unknown one.
 const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET /metrics", "GET /readyz"];
@@ -74,7 +76,7 @@ async fn healthcheck(State(site): State<Arc<Site>>) -> Response {
 /// # Errors
 /// The mistake in the parameters.
 fn wants_detail(asked: Result<Query<Vec<(String, String)>>, QueryRejection>) -> Result<bool, String> {
-    let Query(asked) = asked.map_err(|rejection| rejection.body_text())?;
+    let Query(asked) = asked.map_err(|rejection| query_problem(&rejection.body_text()))?;
     let mut detail = None;
     for (name, value) in asked {
         if name != "detail" {

@@ -95,6 +95,20 @@ impl Caller {
         if self.may(right) { Ok(()) } else { Err(Lacking(reason())) }
     }
 
+    /// Checks that this caller may see metrics, which are of all domains.
+    ///
+    /// # Errors
+    /// If it has some domains only.
+    pub(super) fn check_metrics(&self) -> Result<(), Lacking> {
+        let reason = || format!("the token {} is not for all domains, and the metrics are of all domains", self.name);
+        if self.has_all_domains() { Ok(()) } else { Err(Lacking(reason())) }
+    }
+
+    /// The domains of this caller, as in its line. None: all of them.
+    pub(super) fn domains(&self) -> Option<Vec<String>> {
+        (!self.has_all_domains()).then(|| self.domains.texts().collect())
+    }
+
     /// Checks that a request is about a domain of this caller. A request without a domain is about all.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use weir_api::rows::{
     AnsweredRow, EndedRows, JsonRow, RowChange, RowOverride, RowPage, RowRemoval, RowResult, RowResults, ShownRow,
     WrongField,
 };
-use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
+use weir_engine::descriptor::{as_entries, entries_of};
 use weir_engine::overrides::Misfit;
 use weir_engine::rows::{Row, RowField, RowMisfit};
 use weir_limiter::rows::{Pruned, Removed, RowMatch, RowRefused, RowTable, WriteResult, Written, row_version};
@@ -105,7 +105,7 @@ pub(super) async fn set(
     let Some(written) = results.pop() else {
         return Err(json_error(StatusCode::INTERNAL_SERVER_ERROR, "no result"));
     };
-    audit(by, &row, &written);
+    audit(&site, by, &row, &written);
     let written = written.map_err(refusal)?;
     let change = RowChange {
         kept: kept(table.store()),
@@ -161,7 +161,7 @@ pub(super) async fn set_many(
             let (domain, entries, only) = (&row.domain, row.descriptor(), only.as_ref());
             let end = match is_check {
                 true => table.check_removal(domain, &entries, only).await.map(|()| "ok"),
-                false => remove_one(table, by, domain, &row.entries, only).await.map(|_| "removed"),
+                false => remove_one(&site, by, domain, &row.entries, only).await.map(|_| "removed"),
             };
             results[place] = match end {
                 Ok(word) => RowResult::Word(word.to_owned()),
@@ -179,7 +179,7 @@ pub(super) async fn set_many(
     } else {
         let written = table.write_matching(by, rows.clone()).await;
         for ((place, (row, _)), written) in places.into_iter().zip(&rows).zip(written) {
-            audit(by, row, &written);
+            audit(&site, by, row, &written);
             results[place] = written.map_or_else(&mut refused, |written| RowResult::Word(word(&written).to_owned()));
         }
     }
@@ -200,7 +200,7 @@ pub(super) async fn remove(
     match (domain, descriptor, ended) {
         (Some(domain), Some(descriptor), false) => {
             let entries = entries_of(&descriptor).map_err(bad_request)?;
-            let removed = remove_one(table, by, &domain, &entries, only.as_ref()).await;
+            let removed = remove_one(&site, by, &domain, &entries, only.as_ref()).await;
             let Removed { row, left } = removed.map_err(refusal)?;
             let left = left.map(|left| checked(table, &left));
             Ok(shown(&RowRemoval { removed: versioned(&row), left }).into_response())
@@ -209,9 +209,9 @@ pub(super) async fn remove(
         (domain, None, true) => {
             let Pruned { removed, failed, next } =
                 table.prune(by, domain.as_deref(), after.as_deref()).await.map_err(refusal)?;
-            removed.iter().for_each(|row| audit_removed(by, row, None));
+            removed.iter().for_each(|row| audit_removed(&site, by, row, None));
             if let Some((row, _)) = failed.as_ref().filter(|(_, refused)| refused.is_unknown()) {
-                audit_unconfirmed_removal(by, &row.domain, &spell_pairs(&row.entries), "row may have been removed");
+                audit_unconfirmed_removal(&site, by, &row.domain, &row.entries, "row may have been removed");
             }
             match failed {
                 // The answer has what was removed. The caller asks for this page again.
@@ -225,16 +225,16 @@ pub(super) async fn remove(
 
 /// Removes one row, and logs its author.
 async fn remove_one(
-    table: &RowTable,
+    site: &Site,
     by: &str,
     domain: &str,
     entries: &[(Box<str>, Box<str>)],
     only: Option<&RowMatch>,
 ) -> Result<Removed, RowRefused> {
-    let removed = table.remove_matching(by, domain, &as_entries(entries), only).await;
+    let removed = site.admin.rows.remove_matching(by, domain, &as_entries(entries), only).await;
     let found_or_unknown = match &removed {
         Ok(Removed { row, left }) => {
-            audit_removed(by, row, left.as_ref());
+            audit_removed(site, by, row, left.as_ref());
             None
         }
         Err(RowRefused::FoundRemoved(by)) => Some((&**by, "row found removed")),
@@ -242,13 +242,13 @@ async fn remove_one(
         Err(_) => None,
     };
     if let Some((by, message)) = found_or_unknown {
-        audit_unconfirmed_removal(by, domain, &spell_pairs(entries), message);
+        audit_unconfirmed_removal(site, by, domain, entries, message);
     }
     removed
 }
 
 /// Logs the author of a change, also if the store may have made it, and if it is found later that the store has made it.
-fn audit(by: &str, row: &Row, written: &Result<Written, RowRefused>) {
+fn audit(site: &Site, by: &str, row: &Row, written: &Result<Written, RowRefused>) {
     let (message, by, before) = match written {
         Ok(Written { result: WriteResult::Written, before }) => ("row set", by, before.as_ref()),
         Ok(Written { result: WriteResult::FoundWritten(by), .. }) => ("row found written", &**by, None),
@@ -259,7 +259,7 @@ fn audit(by: &str, row: &Row, written: &Result<Written, RowRefused>) {
         target: AUDIT,
         by,
         domain = &*row.domain,
-        descriptor = spell_pairs(&row.entries),
+        descriptor = site.audited(&row.entries),
         content = row.content.to_string(),
         until = row.until.map(instant_text),
         note = &*row.note,
@@ -271,12 +271,12 @@ fn audit(by: &str, row: &Row, written: &Result<Written, RowRefused>) {
 }
 
 /// Logs who removed a row, and the row of a file that counts in its place.
-fn audit_removed(by: &str, row: &Row, left: Option<&Row>) {
+fn audit_removed(site: &Site, by: &str, row: &Row, left: Option<&Row>) {
     tracing::info!(
         target: AUDIT,
         by,
         domain = &*row.domain,
-        descriptor = spell_pairs(&row.entries),
+        descriptor = site.audited(&row.entries),
         content = left.map(|left| left.content.to_string()),
         before = row.content.to_string(),
         before_until = row.until.map(instant_text),
@@ -286,7 +286,8 @@ fn audit_removed(by: &str, row: &Row, left: Option<&Row>) {
 }
 
 /// Logs who removed a row, if the store may have removed it, and if it is found later that the store has removed it.
-fn audit_unconfirmed_removal(by: &str, domain: &str, descriptor: &str, message: &str) {
+fn audit_unconfirmed_removal(site: &Site, by: &str, domain: &str, entries: &[(Box<str>, Box<str>)], message: &str) {
+    let descriptor = site.audited(entries);
     tracing::info!(target: AUDIT, by, domain, descriptor, "{message}");
 }
 

@@ -29,7 +29,7 @@ pub struct KeptFiles {
     pub has_overlays: bool,
 }
 
-/// The server's `on_error`, the problems of refused policies, and the files.
+/// The server's `on_error`, the problems of what it refuses, the domains of the caller, and the files.
 pub(super) async fn source(
     State(site): State<Arc<Site>>,
     Extension(caller): Extension<Arc<Caller>>,
@@ -52,7 +52,12 @@ pub(super) async fn source(
         1.. if !caller.has_all_domains() => vec!["newer policies: ask with a token for all domains".to_owned()],
         _ => problems.lines(),
     };
-    let head = PolicySource { on_error: site.admin.on_error.name().to_owned(), problems, policies: () };
+    let other_problems = match caller.has_all_domains() {
+        true => site.other_inputs().into_iter().flat_map(|input| input.problems).collect(),
+        false => Vec::new(),
+    };
+    let on_error = site.admin.on_error.name().to_owned();
+    let head = PolicySource { on_error, problems, other_problems, domains: caller.domains(), policies: () };
     // The files are written after the rest.
     let head = serde_json::to_string(&head).unwrap_or_default().trim_end_matches("null}").to_owned();
     let files: Box<dyn io::Read + Send> = match GzDecoder::new(Cursor::new(packed)) {

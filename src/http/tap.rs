@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 use weir_api::tap::{End, Note};
 use weir_engine::PolicySet;
-use weir_engine::descriptor::{parse_entries, spell_pairs};
+use weir_engine::descriptor::parse_entries;
 use weir_lifecycle::{Phase, on_own_thread};
 use weir_telemetry::logging::AUDIT;
 use weir_telemetry::tap::{
@@ -142,7 +142,7 @@ pub(super) async fn tap(
     })?;
     let listener = listener.with_values(shows_values);
     if shows_values {
-        audit(&caller.name, &wanted, seconds);
+        audit(&site, &caller.name, &wanted, seconds);
     }
     let sent = Instant::now();
     let ends = sent + seconds;
@@ -157,14 +157,14 @@ pub(super) async fn tap(
 }
 
 /// Logs who can read values of callers, and for how long.
-fn audit(by: &str, wanted: &TapQuery, length: Duration) {
+fn audit(site: &Site, by: &str, wanted: &TapQuery, length: Duration) {
     let TapQuery { filter: Filter { domain, rule, entries, verdict }, sample, .. } = wanted;
     tracing::info!(
         target: AUDIT,
         by,
         domain = domain.as_deref(),
         rule = rule.as_deref(),
-        descriptor = (!entries.is_empty()).then(|| spell_pairs(entries)),
+        descriptor = (!entries.is_empty()).then(|| site.audited(entries)),
         verdict,
         sample,
         seconds = length.as_secs(),

@@ -8,17 +8,18 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
+use weir_engine::words::printable;
 use weir_lifecycle::{Life, Phase};
-use weir_telemetry::complaint::Complaint;
+use weir_telemetry::complaint::{Complaint, Complaints};
 use weir_tls::files::{self, OneAtATime};
 
 use super::rights::{self, Caller, Lacking, Right, TokenHash};
@@ -26,8 +27,10 @@ use super::{Site, json_error};
 
 /// The largest file of tokens, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1_024;
-/// How often refused tokens, and a file that cannot be used, are logged.
+/// How often refusals of one token, and a file that cannot be used, are logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
+/// The most characters of a reason in the log: it has the domain of a request.
+const REASON_CHARS_LOGGED_MAX: usize = 300;
 /// How often the file is read besides requests.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
@@ -52,13 +55,15 @@ pub enum Access {
 pub struct TokenFile {
     path: PathBuf,
     last_good: Mutex<Option<Tokens>>,
-    /// Whether the file could not be used when it was last read.
-    is_unusable: AtomicBool,
+    /// Why the file could not be used when it was last read.
+    problem: Mutex<Option<String>>,
     /// A file system that does not answer costs one thread, and not one for each request.
     gate: OneAtATime,
     refused: AtomicU64,
-    /// Log lines about refused tokens, and about an unusable file.
-    complaints: Mutex<[Complaint; 2]>,
+    /// Log lines about an unusable file.
+    unusable: Mutex<Complaint>,
+    /// Log lines about refused requests, by the name of their token.
+    refusals: Mutex<Complaints>,
 }
 
 type Tokens = Arc<[Arc<Caller>]>;
@@ -66,9 +71,10 @@ type Tokens = Arc<[Arc<Caller>]>;
 impl TokenFile {
     /// The tokens of this file. It is read when a request needs a token.
     pub fn new(path: PathBuf) -> Self {
-        let complaints = Mutex::new([const { Complaint::new(LOG_EVERY) }; 2]);
-        let (last_good, is_unusable, gate) = (Mutex::default(), AtomicBool::default(), OneAtATime::default());
-        Self { path, last_good, is_unusable, gate, refused: AtomicU64::new(0), complaints }
+        let (last_good, problem, gate) = (Mutex::default(), Mutex::default(), OneAtATime::default());
+        let unusable = Mutex::new(Complaint::new(LOG_EVERY));
+        let refusals = Mutex::new(Complaints::new(LOG_EVERY));
+        Self { path, last_good, problem, gate, refused: AtomicU64::new(0), unusable, refusals }
     }
 
     /// Requests that had no token of the file, or a token without the right or the domain.
@@ -78,7 +84,13 @@ impl TokenFile {
 
     /// Whether the file could not be used when it was last read.
     pub fn is_unusable(&self) -> bool {
-        self.is_unusable.load(Relaxed)
+        self.problem.lock().is_some()
+    }
+
+    /// Why the file could not be used when it was last read, with its path.
+    pub(super) fn problem(&self) -> Option<String> {
+        let problem = self.problem.lock();
+        problem.as_ref().map(|reason| in_file(&self.path, reason))
     }
 
     /// Reads the file every second until weir drains, so that a file that cannot be used shows without a request.
@@ -111,7 +123,7 @@ impl TokenFile {
 
     fn tokens(&self) -> Result<Tokens, String> {
         let read = read(&self.path);
-        self.is_unusable.store(read.is_err(), Relaxed);
+        *self.problem.lock() = read.as_ref().err().cloned();
         match read {
             Ok(tokens) => {
                 let tokens: Tokens = tokens.into();
@@ -120,7 +132,7 @@ impl TokenFile {
             }
             Err(reason) => {
                 let last_good = self.last_good.lock().clone();
-                if self.is_due(1) {
+                if self.unusable.lock().failed(1).is_some() {
                     let file = self.path.display();
                     let effect = if last_good.is_some() {
                         "the last good tokens stay valid"
@@ -135,21 +147,26 @@ impl TokenFile {
     }
 
     /// Counts a refused request. `token` is the name of its token, if it has one of the file.
-    fn refuse(&self, peer: Option<IpAddr>, has_token: bool, token: Option<&str>) {
-        let refused = self.refused.fetch_add(1, Relaxed) + 1;
-        if self.is_due(0) {
-            let peer = peer.map(tracing::field::display);
-            let message = match token {
-                None => "refused a request without a token of admin.token_file",
-                Some(_) => "refused a request whose token lacks a right or a domain",
-            };
-            tracing::warn!(peer, has_token, token, refused, "{message}");
-        }
+    fn refuse(&self, Refused { peer, method, path }: &Refused, token: Option<&str>, reason: &str) {
+        self.refused.fetch_add(1, Relaxed);
+        // Without a token, one line for each of the few reasons.
+        let of_line = token.unwrap_or(reason);
+        let Some(refused) = self.refusals.lock().failed((token.is_some(), of_line)) else { return };
+        let peer = peer.map(tracing::field::display);
+        let message = match token {
+            None => "refused a request without a token of admin.token_file",
+            Some(_) => "refused a request whose token lacks a right or a domain",
+        };
+        let reason: String = reason.chars().take(REASON_CHARS_LOGGED_MAX).collect();
+        tracing::warn!(peer, token, reason, %method, path, refused, "{message}");
     }
+}
 
-    fn is_due(&self, what: usize) -> bool {
-        self.complaints.lock()[what].failed(1).is_some()
-    }
+/// A request that may be refused, for the log.
+struct Refused {
+    peer: Option<IpAddr>,
+    method: Method,
+    path: String,
 }
 
 /// Lets callers pass that have what a path needs, and gives the caller to its handler.
@@ -166,14 +183,18 @@ pub(super) async fn authorize(
     if is_open {
         return next.run(request).await;
     }
-    let peer = request.extensions().get::<PeerAddress>().map(|PeerAddress(address)| *address);
-    let caller = match caller(site.admin.tokens.as_ref(), request.headers(), peer).await {
+    let of_log = Refused {
+        peer: request.extensions().get::<PeerAddress>().map(|PeerAddress(address)| *address),
+        method: request.method().clone(),
+        path: request.uri().path().to_owned(),
+    };
+    let caller = match caller(site.admin.tokens.as_ref(), request.headers(), &of_log).await {
         Ok(caller) => caller,
         Err(refusal) => return refusal,
     };
     let allowed = match needs {
         Access::Change => caller.check_right(Right::Change),
-        Access::Metrics => caller.check_right(Right::Look).and_then(|()| caller.check(None)),
+        Access::Metrics => caller.check_right(Right::Look).and_then(|()| caller.check_metrics()),
         Access::Look | Access::Open => caller.check_right(Right::Look),
     };
     request.extensions_mut().insert(caller.clone());
@@ -181,8 +202,8 @@ pub(super) async fn authorize(
         Ok(()) => next.run(request).await,
         Err(lacking) => lacking.into(),
     };
-    if let (Some(file), Some(Lacking(_))) = (&site.admin.tokens, answer.extensions().get()) {
-        file.refuse(peer, true, Some(&caller.name));
+    if let (Some(file), Some(Lacking(reason))) = (&site.admin.tokens, answer.extensions().get()) {
+        file.refuse(&of_log, Some(&caller.name), reason);
     }
     answer
 }
@@ -201,22 +222,23 @@ pub(super) async fn sees_all(site: &Site, headers: &HeaderMap) -> bool {
 ///
 /// # Errors
 /// The answer to a request without one.
-async fn caller(
-    file: Option<&Arc<TokenFile>>,
-    headers: &HeaderMap,
-    peer: Option<IpAddr>,
-) -> Result<Arc<Caller>, Response> {
+async fn caller(file: Option<&Arc<TokenFile>>, headers: &HeaderMap, of_log: &Refused) -> Result<Arc<Caller>, Response> {
     let Some(file) = file else { return Ok(Arc::new(Caller::anyone())) };
     let Ok(tokens) = file.current().await else {
         return Err(json_error(StatusCode::SERVICE_UNAVAILABLE, "the server cannot read its admin.token_file"));
     };
-    let given = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
-    if let Some(caller) = given.and_then(|given| caller_of(&tokens, given)) {
-        return Ok(caller.clone());
-    }
-    file.refuse(peer, given.is_some(), None);
-    let reason = "this needs one of the tokens of admin.token_file: send the header \"authorization: Bearer TOKEN\"";
-    let refusal = json_error(StatusCode::UNAUTHORIZED, reason);
+    let given = headers.get(header::AUTHORIZATION);
+    let reason = match given.map(|value| bearer(value.as_bytes())) {
+        None => "the request has no header \"authorization\"",
+        Some(None) => "the header \"authorization\" does not begin with \"Bearer \"",
+        Some(Some(token)) => match caller_of(&tokens, token) {
+            Some(caller) => return Ok(caller.clone()),
+            None => "the token is none of the server's",
+        },
+    };
+    file.refuse(of_log, None, reason);
+    let advice = "send the header \"authorization: Bearer TOKEN\" with a token of admin.token_file";
+    let refusal = json_error(StatusCode::UNAUTHORIZED, format!("{reason}: {advice}"));
     Err(([(header::WWW_AUTHENTICATE, "Bearer")], refusal).into_response())
 }
 
@@ -224,6 +246,18 @@ async fn caller(
 fn caller_of<'t>(tokens: &'t [Arc<Caller>], given: &[u8]) -> Option<&'t Arc<Caller>> {
     let given = rights::hash_of(given);
     tokens.iter().fold(None, |found, caller| if is_same(&given, &caller.hash) { Some(caller) } else { found })
+}
+
+/// Checks a file of tokens.
+///
+/// # Errors
+/// The reason, which quotes no part of a token.
+pub fn check_tokens(path: &Path) -> Result<(), String> {
+    read(path).map(drop).map_err(|reason| in_file(path, &reason))
+}
+
+fn in_file(path: &Path, reason: &str) -> String {
+    format!("{}: {reason}", printable(&path.display().to_string()))
 }
 
 /// The tokens of a file.
@@ -353,7 +387,11 @@ mod tests {
         let tokens = Arc::new(TokenFile::new(file.path().to_owned()));
         let reading = tokens.gate.clone().lock_owned().await;
         let asking = tokens.clone();
-        let mut asking = tokio::spawn(async move { caller(Some(&asking), &HeaderMap::new(), None).await.map(drop) });
+        let mut asking = tokio::spawn(async move {
+            caller(Some(&asking), &HeaderMap::new(), &Refused { peer: None, method: Method::GET, path: String::new() })
+                .await
+                .map(drop)
+        });
         assert!(tokio::time::timeout(Duration::from_millis(20), &mut asking).await.is_err(), "it waits for its turn");
         drop(reading);
         assert_eq!(asking.await.unwrap().unwrap_err().status(), StatusCode::UNAUTHORIZED);

@@ -2,10 +2,8 @@
 //!
 //! Not here: accepting them (grpc), and when one is closed because of its peer (peers.rs).
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::error::Error;
-use std::fmt;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -24,8 +22,8 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::server::Acceptor as HelloReader;
 use tokio_rustls::server::TlsStream;
-use weir_telemetry::complaint::Complaint;
-use weir_tls::server::{CertificateNames, HandshakeFailure, ServerTls, names_of};
+use weir_telemetry::complaint::Complaints;
+use weir_tls::server::{CertificateNames, FailedHandshake, HandshakeFailure, ServerTls, names_of};
 use weir_tls::validity::Expiry;
 
 use super::connection::Connection;
@@ -42,7 +40,7 @@ const HEADER_BYTES_MAX: u32 = 16 * 1_024;
 const PENDING_RESETS_MAX: usize = 2_048;
 /// How many bytes of one response h2 buffers before its peer allows more.
 const SEND_BUFFER_BYTES: usize = 64 * 1_024;
-/// The shortest time between two log lines of a runtime about one kind of failed handshake.
+/// The shortest time between two log lines of a runtime about one kind of failed handshake of a listener.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
@@ -84,8 +82,8 @@ pub struct Connections {
 struct Secured {
     tls: Arc<ServerTls>,
     handshakes: Arc<Handshakes>,
-    /// By kind of failure.
-    complaints: Arc<Mutex<HashMap<HandshakeFailure, Complaint>>>,
+    /// By kind of failure and listener.
+    complaints: Arc<Mutex<Complaints>>,
 }
 
 impl Connections {
@@ -102,7 +100,11 @@ impl Connections {
             .max_header_list_size(HEADER_BYTES_MAX)
             .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
             .max_send_buf_size(SEND_BUFFER_BYTES);
-        let tls = tls.map(|tls| Secured { tls, handshakes: Handshakes::new(runtimes), complaints: Arc::default() });
+        let tls = tls.map(|tls| Secured {
+            tls,
+            handshakes: Handshakes::new(runtimes),
+            complaints: Arc::new(Mutex::new(Complaints::new(COMPLAIN_EVERY))),
+        });
         if let Some(Secured { handshakes, .. }) = &tls {
             tokio::spawn(handshakes.clone().begin());
         }
@@ -121,14 +123,14 @@ impl Connections {
         }
     }
 
-    /// Starts to serve a stream. A connection whose TLS and HTTP/2 handshakes together take too long is closed
+    /// Starts to serve a stream of a listener. A connection whose TLS and HTTP/2 handshakes together take too long is closed
     /// (peers.rs). The service is made after the TLS handshake, with the names of the client's certificate, and dropped
     /// when the connection has ended.
     pub fn serve<I, S, B>(
         &mut self,
         stream: I,
         address: Option<IpAddr>,
-        transport: Transport,
+        (listener, transport): (Arc<str>, Transport),
         service: impl FnOnce(&Arc<Peer>, CertificateNames) -> S + Send + 'static,
     ) where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -147,7 +149,7 @@ impl Connections {
             }
             Some(secured) => tokio::spawn(async move {
                 // Boxed, so that an open connection does not reserve the memory for it.
-                let handshake = Box::pin(secured.shake_hands(stream, open.peer()));
+                let handshake = Box::pin(secured.shake_hands(stream, &listener, open.peer()));
                 if let Some(stream) = handshake.await {
                     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
                     let expiry = shown.and_then(Expiry::of);
@@ -192,7 +194,7 @@ async fn tend(peers: &mut Peers, ticks: &mut Interval, budget: &mut watch::Recei
 
 impl Secured {
     /// The decrypted stream. None if the handshake failed.
-    async fn shake_hands<S>(&self, stream: S, peer: &Peer) -> Option<TlsStream<S>>
+    async fn shake_hands<S>(&self, stream: S, listener: &str, peer: &Peer) -> Option<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin,
     {
@@ -203,31 +205,33 @@ impl Secured {
         };
         let failure = match shaken {
             Ok(Ok(stream)) => return Some(stream),
-            Ok(Err(error)) => {
-                let failure = HandshakeFailure::of(&error);
-                self.report(failure, peer, &error);
-                failure
-            }
-            Err(too_many) => {
+            Ok(Err(error)) => self.tls.describe(&error),
+            Err(kind) => {
                 peer.count_closed(CloseReason::Handshake);
-                self.report(too_many, peer, &"the oldest of too many unfinished ones");
-                too_many
+                FailedHandshake { kind, reason: "the oldest of too many unfinished ones".to_owned(), names: None }
             }
         };
-        self.tls.handshake_failed(failure);
+        self.report(&failure, listener, peer);
+        self.tls.handshake_failed(failure.kind);
         None
     }
 
     /// Logs a failed handshake. Probes of load balancers close their connections, so these lines are only for debugging.
-    fn report(&self, failure: HandshakeFailure, peer: &Peer, error: &dyn fmt::Display) {
+    fn report(
+        &self,
+        FailedHandshake { kind: failure, reason: error, names }: &FailedHandshake,
+        listener: &str,
+        peer: &Peer,
+    ) {
         let (kind, peer) = (<&str>::from(failure), peer.address().map(tracing::field::display));
-        if failure == HandshakeFailure::Closed {
-            tracing::debug!(listener = "grpc", kind, peer, %error, "TLS handshake failed");
+        if *failure == HandshakeFailure::Closed {
+            tracing::debug!(listener, kind, peer, error, "TLS handshake failed");
             return;
         }
-        let complain = || Complaint::new(COMPLAIN_EVERY);
-        if let Some(count) = self.complaints.lock().entry(failure).or_insert_with(complain).failed(1) {
-            tracing::info!(listener = "grpc", kind, peer, count, %error, "TLS handshake failed");
+        // Only a known authority has signed such names, so a client cannot invent them.
+        let signed = names.as_deref().filter(|_| *failure == HandshakeFailure::Name);
+        if let Some(count) = self.complaints.lock().failed((failure, listener, signed)) {
+            tracing::info!(listener, kind, peer, names, count, error, "TLS handshake failed");
         }
     }
 }

@@ -172,12 +172,17 @@ pub struct NotAllowed {
     /// The name of the caller, and the most hits that it may ask for.
     caller: Option<(Box<str>, Hits)>,
     refusal: Refusal,
+    /// Whether its connection has a certificate with a name that a caller can have.
+    has_names: bool,
 }
 
 impl fmt::Display for NotAllowed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, hits_max) = self.caller.as_ref().map_or(("", 0), |(name, hits_max)| (&**name, *hits_max));
         match self.refusal {
+            Refusal::Unlisted if !self.has_names => f.write_str(
+                "no caller of callers.file has this listener, and no certificate with a DNS name or a URI was shown",
+            ),
             Refusal::Unlisted => {
                 f.write_str("no caller of callers.file has a name of this certificate or this listener")
             }
@@ -230,7 +235,8 @@ impl Limiter {
             trace,
         );
         let caller = known.found.as_ref().ok().map(|caller| (caller.name.clone(), caller.hits_max));
-        Err(NotAllowed { caller, refusal })
+        let has_names = sender.names.as_ref().is_none_or(|names| !names.is_empty());
+        Err(NotAllowed { caller, refusal, has_names })
     }
 
     /// Whether a caller may send this request. Its most hits are weighed hits.

@@ -1,5 +1,7 @@
 //! Limits the log lines about one kind of problem: one at once, then at most one in each interval, and one at the end.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -27,11 +29,14 @@ impl Complaint {
     fn failed_at(&mut self, failures: u64, now: Instant) -> Option<u64> {
         self.failures += failures;
         self.since_line += failures;
-        let is_due = self.logged.is_none_or(|last| now.duration_since(last) >= self.every);
-        is_due.then(|| {
+        self.is_due(now).then(|| {
             self.logged = Some(now);
             std::mem::take(&mut self.since_line)
         })
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.logged.is_none_or(|last| now.duration_since(last) >= self.every)
     }
 
     /// Ends the problem. If it was logged, returns the number of all its failures.
@@ -41,9 +46,58 @@ impl Complaint {
     }
 }
 
+/// The most names of [`Complaints`]. Further names share one complaint.
+pub const COMPLAINTS_MAX: usize = 256;
+
+/// Problems that differ by a name. Each name has its own lines, so that one does not hide another.
+#[derive(Debug)]
+pub struct Complaints {
+    every: Duration,
+    hasher: RandomState,
+    /// By the hash of the name.
+    named: HashMap<u64, Complaint>,
+    others: Complaint,
+}
+
+impl Complaints {
+    /// Problems of which each name is logged at most once in `every`.
+    pub fn new(every: Duration) -> Self {
+        Self { every, hasher: RandomState::new(), named: HashMap::new(), others: Complaint::new(every) }
+    }
+
+    /// Counts one failure of this name. If a line is due, returns the number of failures since the name's last line.
+    pub fn failed(&mut self, name: impl Hash) -> Option<u64> {
+        self.failed_at(name, Instant::now())
+    }
+
+    fn failed_at(&mut self, name: impl Hash, now: Instant) -> Option<u64> {
+        let name = self.hasher.hash_one(name);
+        if self.named.len() >= COMPLAINTS_MAX && !self.named.contains_key(&name) {
+            // Names without a line in the last interval. The count in the next line of such a name is too low.
+            self.named.retain(|_, one| !one.is_due(now));
+        }
+        if self.named.len() >= COMPLAINTS_MAX && !self.named.contains_key(&name) {
+            return self.others.failed_at(1, now);
+        }
+        self.named.entry(name).or_insert_with(|| Complaint::new(self.every)).failed_at(1, now)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_name_has_its_lines_and_names_beyond_the_most_share_theirs() {
+        let (mut by_name, start) = (Complaints::new(Duration::from_secs(10)), Instant::now());
+        let mut after = |seconds, name: usize| by_name.failed_at(name, start + Duration::from_secs(seconds));
+        assert_eq!([after(0, 1), after(0, 2), after(1, 1), after(11, 1)], [Some(1), Some(1), None, Some(2)]);
+        let further: Vec<_> = (3..=COMPLAINTS_MAX).map(|name| after(11, name)).collect();
+        assert!(further.iter().all(|line| *line == Some(1)));
+        assert_eq!(after(11, 1_000), Some(1), "the place of 2");
+        assert_eq!([after(11, 1_001), after(11, 1_002), after(12, 1)], [Some(1), None, None], "they share one");
+        assert_eq!([after(21, 1_003), after(21, 1)], [Some(1), Some(1)], "the places of quiet names");
+    }
 
     #[test]
     fn trouble_is_logged_at_once_then_once_in_a_time_and_at_its_end() {

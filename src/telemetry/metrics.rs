@@ -59,7 +59,7 @@ use self::text::{Format, TextWriter};
 pub use self::unknown_fields::LimitSource;
 use self::unknown_fields::UnknownFields;
 use super::alerts::Alerts;
-use super::complaint::Complaint;
+use super::complaint::{Complaint, Complaints};
 use super::limited::{Limited, ShownDescriptor};
 use super::mapper::Mapper;
 use super::statistics::Statistics;
@@ -131,7 +131,7 @@ pub struct Metrics {
     rows: [Number; RowEvent::NAMES.len()],
     unused_limits: [Number; UnusedLimit::NAMES.len()],
     foreign_rows: Mutex<Complaint>,
-    refused_callers: Mutex<[Complaint; Refusal::ALL.len()]>,
+    refused_callers: Mutex<Complaints>,
     unknown_fields: UnknownFields,
     values: ShownValues,
     trouble: Trouble,
@@ -187,7 +187,7 @@ impl Metrics {
             rows: registry.each("weir_rows_total", RowEvent::NAMES),
             unused_limits: registry.each("weir_unused_request_limits_total", UnusedLimit::NAMES),
             foreign_rows: Mutex::new(Complaint::new(FOREIGN_ROWS_EVERY)),
-            refused_callers: Mutex::new([const { Complaint::new(REFUSED_CALLERS_EVERY) }; Refusal::ALL.len()]),
+            refused_callers: Mutex::new(Complaints::new(REFUSED_CALLERS_EVERY)),
             unknown_fields: UnknownFields::new(&registry),
             values: options.values,
             trouble: Trouble::default(),
@@ -435,7 +435,7 @@ impl Cursor {
     }
 }
 
-/// The least time between two log lines about requests that were refused for the same reason.
+/// The least time between two log lines about requests of one caller that were refused for the same reason.
 const REFUSED_CALLERS_EVERY: Duration = Duration::from_secs(10);
 /// The most names of a certificate in such a line, and the most characters of each text.
 const REFUSED_NAMES_LOGGED_MAX: usize = 3;
@@ -477,10 +477,16 @@ impl Observer for PerRuntime {
     }
 
     fn not_allowed(&self, refused: &RefusedCaller<'_>) {
-        let Some(requests) = self.metrics.refused_callers.lock()[refused.refusal.index()].failed(1) else { return };
+        // Without a caller, the first name of the certificate, or else the listener, stands for it.
+        let first = refused.names.first().map_or(refused.listener, |name| name);
+        let who = (refused.refusal.index(), refused.caller, refused.caller.is_none().then_some(first));
+        let Some(requests) = self.metrics.refused_callers.lock().failed(who) else { return };
         let shown = |text: &str| printable(&text.chars().take(REFUSED_CHARS_LOGGED_MAX).collect::<String>());
         let names = refused.names.iter().take(REFUSED_NAMES_LOGGED_MAX).map(|name| shown(name));
         let names = Some(names.collect::<Vec<_>>().join(", ")).filter(|names| !names.is_empty());
+        let names = names.or_else(|| {
+            (refused.refusal == Refusal::Unlisted).then(|| "none: no certificate with a DNS name or a URI".to_owned())
+        });
         let (lacks, domain) = (refused.refusal.name(), shown(refused.domain));
         let (caller, listener) = (refused.caller, refused.listener);
         tracing::warn!(

@@ -5,6 +5,7 @@
 //! A handshake uses the current configuration. New files apply to later connections; open connections are not affected.
 //! Each connection of a client with a certificate has a full handshake, which checks the certificate.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use tokio_rustls::rustls::{
 };
 
 use super::files::{self, FileError};
-use super::validity::{Expiry, Validity};
+use super::validity::{Expiry, Holder, Validity, date};
 use super::verify::signatures_by;
 use super::{Identity, TLS_FILE_BYTES_MAX, certificates};
 
@@ -38,6 +39,13 @@ pub struct ServerFiles {
     pub identity: Identity,
     /// The accepted clients. None: every client.
     pub clients: Option<Clients>,
+}
+
+impl ServerFiles {
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        let Identity { certificate, key } = &self.identity;
+        [certificate, key].into_iter().chain(self.clients.as_ref().map(|clients| &clients.ca)).map(PathBuf::as_path)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +74,10 @@ impl ClientName {
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Ok(ip) = text.parse() {
             return Ok(Self::Ip(ip));
+        }
+        if text.contains("://") && text.ends_with("/*") {
+            return Err("only the same URI matches: for all URIs below one, write it in certificates of callers.file"
+                .to_owned());
         }
         if text.contains("://") {
             return Ok(Self::Uri(text.to_owned()));
@@ -98,6 +110,10 @@ impl fmt::Display for ClientName {
 /// The most names of a client's certificate that are read, and their most bytes together.
 const NAMES_READ_MAX: usize = 64;
 const NAMES_READ_BYTES_MAX: usize = 4 * 1_024;
+
+/// The most names of a list in the log, and the most characters of each.
+const NAMES_LOGGED_MAX: usize = 3;
+const NAME_CHARS_LOGGED_MAX: usize = 256;
 
 /// The DNS names of a certificate, in lower case, and its URIs. None if there are too many to read.
 pub type CertificateNames = Option<Box<[Box<str>]>>;
@@ -170,6 +186,14 @@ impl ServerTls {
         self.config.load_full()
     }
 
+    /// Which certificates have expired, by the system's clock. weir still uses them.
+    pub fn expired(&self) -> Vec<String> {
+        let of_clients = self.files.clients.iter().map(|clients| (Holder::Authority, &clients.ca));
+        let all = [(Holder::Own, &self.files.identity.certificate)].into_iter().chain(of_clients);
+        let expired = all.filter_map(|(holder, path)| Some((path, self.validity.expired(holder)?)));
+        expired.map(|(path, date)| format!("{}: expired, it was valid until {date}", path.display())).collect()
+    }
+
     /// The expiry of the listener's certificates and of its clients' authorities.
     pub const fn validity(&self) -> &Arc<Validity> {
         &self.validity
@@ -181,6 +205,28 @@ impl ServerTls {
 
     pub fn failures(&self, kind: HandshakeFailure) -> u64 {
         self.failures[kind as usize].load(Relaxed)
+    }
+
+    /// What a log says about a handshake that has failed. Call it on the thread that polled the handshake, before it polls
+    /// another one.
+    pub fn describe(&self, error: &io::Error) -> FailedHandshake {
+        let names = REFUSED_NAMES.take();
+        let kind = HandshakeFailure::of(error);
+        let reason = match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+            Some(Error::InvalidCertificate(CertificateError::NotValidForName)) => {
+                let wanted = self.files.clients.iter().flat_map(|clients| &clients.names).map(ClientName::to_string);
+                format!("the certificate has no name of listen.tls.client_names: {}", some_of(wanted))
+            }
+            Some(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
+                format!("the certificate has expired: it was valid until {}", date(not_after.as_secs()))
+            }
+            Some(Error::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. })) => {
+                format!("the certificate is not valid yet: it is valid from {}", date(not_before.as_secs()))
+            }
+            _ => error.to_string(),
+        };
+        let names = matches!(kind, HandshakeFailure::Certificate | HandshakeFailure::Name).then_some(names).flatten();
+        FailedHandshake { kind, reason, names }
     }
 
     pub const fn files(&self) -> &ServerFiles {
@@ -262,6 +308,24 @@ impl ClientCertVerifier for KnownClients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
+        let checked = self.check(end_entity, intermediates, now);
+        if checked.is_err() {
+            let names = names_of(end_entity).filter(|names| !names.is_empty());
+            REFUSED_NAMES.set(names.map(|names| some_of(names.iter().map(|name| String::from(&**name)))));
+        }
+        checked
+    }
+
+    signatures_by!(signed);
+}
+
+impl KnownClients {
+    fn check(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
         let verified = self.signed.verify_client_cert(end_entity, intermediates, now)?;
         let unreadable = || Error::from(CertificateError::BadEncoding);
         let certificate = webpki::EndEntityCert::try_from(end_entity).map_err(|_| unreadable())?;
@@ -272,8 +336,27 @@ impl ClientCertVerifier for KnownClients {
             Err(CertificateError::NotValidForName.into())
         }
     }
+}
 
-    signatures_by!(signed);
+thread_local! {
+    /// The names of the last certificate that this thread has refused: the library's errors have no place for them. The
+    /// poll that refuses the certificate ends the handshake.
+    static REFUSED_NAMES: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// The first names, each cut to [`NAME_CHARS_LOGGED_MAX`].
+fn some_of(names: impl Iterator<Item = String>) -> String {
+    let shown = names.take(NAMES_LOGGED_MAX).map(|name| name.chars().take(NAME_CHARS_LOGGED_MAX).collect::<String>());
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// A handshake that has failed, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedHandshake {
+    pub kind: HandshakeFailure,
+    pub reason: String,
+    /// The first names of the client's certificate that was refused.
+    pub names: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
@@ -330,6 +413,7 @@ mod tests {
         assert_eq!(ClientName::parse("::1"), Ok(ClientName::Ip("::1".parse().unwrap())));
         assert_eq!(ClientName::parse("spiffe://a/b"), Ok(ClientName::Uri("spiffe://a/b".to_owned())));
         assert_eq!(ClientName::parse("envoy.mesh"), Ok(ClientName::Dns("envoy.mesh".to_owned())));
+        assert!(ClientName::parse("spiffe://a/*").unwrap_err().contains("callers.file"), "it matched nobody");
         assert!(ClientName::parse("a b").is_err());
         assert!(ClientName::parse("").is_err());
     }

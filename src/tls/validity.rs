@@ -65,6 +65,12 @@ impl Validity {
         }
     }
 
+    /// The date until which these certificates were valid, if they have expired.
+    pub(super) fn expired(&self, holder: Holder) -> Option<String> {
+        let not_after = self.not_after(holder);
+        (0 < not_after && not_after < now()).then(|| date(not_after))
+    }
+
     /// Warns of each certificate that has begun to expire soon since the last look.
     pub fn look(&self, used_for: &str, looked_at: &mut SystemTime) {
         let now = SystemTime::now();
@@ -154,7 +160,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn date(seconds: u64) -> String {
+pub(super) fn date(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
     time.map_or_else(|| seconds.to_string(), |time| time.to_string())
 }

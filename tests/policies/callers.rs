@@ -1,6 +1,7 @@
 //! Files of callers: what is read, and where each mistake has its place.
 
 use std::fs;
+use std::path::Path;
 
 use weir_cli::check::{self, CheckFormat};
 use weir_cli::explain;
@@ -11,6 +12,8 @@ use weir_policies::caller_file::{
 use weir_policies::files::Source;
 use weir_policies::{Dialect, Listening, PROBLEMS_MAX, parse_callers};
 use weir_settings::{Layer, Settings};
+
+use crate::support::authority::Authority;
 
 const GOOD: &str = "\
 callers:
@@ -203,6 +206,68 @@ fn weir_check_reads_callers_alone_and_with_the_settings() {
     assert!(alone().ends_with(":6:3: unknown key \"hits_mx\" in a caller, did you mean \"hits_max\"?"), "{}", alone());
 }
 
+/// What the server reads besides policies: it was not read, or no domain was compared.
+#[test]
+fn weir_check_reads_certificates_and_tokens_and_compares_the_domains_of_callers() {
+    let (authority, directory) = (Authority::new("ours"), tempfile::tempdir().unwrap());
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("a.yaml"), "domain: team-a/shop\ndescriptors: []").unwrap();
+    fs::write(path("b.yaml"), "domain: shared\ndescriptors: []").unwrap();
+    let caller = "listeners: [grpc], may: [peek], domains";
+    fs::write(path("mesh.callers.yaml"), format!("callers: [{{name: a, {caller}: [shraed, shared, 'team-a/*']}}]"))
+        .unwrap();
+    let good = authority.server("good", &["localhost"]);
+    let settings = |certificate: &Path, key: &Path| {
+        let text = format!(
+            "policies: {{directory: {0}}}\ncallers: {{file: {0}/mesh.callers.yaml}}\n\
+             listen: {{tls: {{cert_file: {1}, key_file: {2}}}}}\nadmin: {{token_file: {0}/tokens}}\n",
+            directory.path().display(),
+            certificate.display(),
+            key.display()
+        );
+        Settings::load(&[Layer::yaml("weir.yaml", &text)]).unwrap_or_else(|problems| panic!("{problems}"))
+    };
+    let check = |settings: &Settings, strictness| checked(|out| check::run_settings(settings, None, strictness, out));
+    let lenient = |settings: &Settings| check(settings, Strictness::Lenient);
+
+    let fits = settings(&good.certificate, &good.key);
+    let found = lenient(&fits);
+    assert!(
+        found.contains(&format!("{}: not checked, because it is not on this machine\n", path("tokens").display())),
+        "{found}"
+    );
+    let unmet =
+        "the caller a has the domain \"shraed\", which meets no domain of the policies, the nearest is \"shared\"\n";
+    assert!(found.contains(unmet) && found.matches("warning: ").count() == 1, "{found}");
+    assert_eq!(check(&fits, Strictness::Strict), "1 warning, which --strict makes an error");
+    fs::write(path("tokens"), "ann 0123456789abcdef lok *\n").unwrap();
+    let found = lenient(&fits);
+    assert!(found.contains(&format!("warning: {}: line 1: no right \"lok\"", path("tokens").display())), "{found}");
+    let mut out = Vec::new();
+    check::report_settings(&fits, None, Strictness::Lenient, CheckFormat::Json, &mut out).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    assert!(
+        out.matches("\"rule\": \"file\"").count() == 2 && out.contains("no right") && out.contains("shraed"),
+        "{out}"
+    );
+
+    fs::write(path("tokens"), "ann 0123456789abcdef look *\n").unwrap();
+    let alone = checked(|out| check::run(path("tokens").as_path(), Dialect::default(), Strictness::Lenient, out));
+    assert!(
+        alone.ends_with("is a file of tokens: write it in admin.token_file, and weir check --config FILE checks it"),
+        "{alone}"
+    );
+
+    let expired = authority.expired_server("old", &["localhost"]);
+    let found = lenient(&settings(&expired.certificate, &expired.key));
+    assert!(
+        found.contains(&format!("{}: expired, it was valid until 2002-01-01", expired.certificate.display())),
+        "{found}"
+    );
+    let wrong = lenient(&settings(&good.certificate, &expired.key));
+    assert!(wrong.contains("good") && !wrong.contains("2 domains"), "{wrong}");
+}
+
 #[test]
 fn weir_explain_says_what_a_caller_may_do() {
     let directory = tempfile::tempdir().unwrap();
@@ -222,7 +287,17 @@ fn weir_explain_says_what_a_caller_may_do() {
         explained("local", "shop"),
         format!("caller local   {file}\n  may charge, peek, refund, settle, limits in this domain\n\n")
     );
-    assert_eq!(explained("team-b", "shop"), format!("{file}: no caller \"team-b\", did you mean \"team-a\"?"));
+    // An operator has the name of a certificate, or a listener.
+    for (known_by, caller) in
+        [("spiffe://mesh/ns/team-a/sa/web", "team-a"), ("Envoy.team-a.example", "team-a"), ("sidecar", "local")]
+    {
+        let text = explained(known_by, "shop");
+        assert!(text.starts_with(&format!("caller {caller}, by {known_by}   {file}\n")), "{text}");
+    }
+    assert_eq!(
+        explained("team-b", "shop"),
+        format!("{file}: no caller, certificate or listener \"team-b\", did you mean \"team-a\"?")
+    );
 }
 
 #[test]

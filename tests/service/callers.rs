@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::google::protobuf::UInt64Value;
 use rcgen::{KeyPair, SanType};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tonic::{Code, Status};
@@ -200,7 +200,8 @@ fn each_right_is_needed_and_a_refused_request_is_not_charged(settings: &[&str]) 
         (
             "nobody",
             ann("a", 1, nothing),
-            "no caller of callers.file has a name of this certificate or this listener (nothing was charged)",
+            "no caller of callers.file has this listener, and no certificate with a DNS name or a URI was shown (nothing was \
+             charged)",
         ),
     ] {
         let answer = bench.ask(caller, request);
@@ -215,6 +216,40 @@ fn each_right_is_needed_and_a_refused_request_is_not_charged(settings: &[&str]) 
     let not_allowed = "weir_requests_total{domain=\"(unknown)\",result=\"not_allowed\"}";
     assert_eq!(bench.served.metric(not_allowed), Some(refused + 6));
     assert_eq!(bench.served.metric("weir_callers"), Some(6));
+}
+
+/// The line named the first caller of 10 s only.
+#[test]
+fn each_refused_caller_has_a_line_of_its_own() {
+    let directory = TempDir::new().unwrap();
+    let callers = directory.path().join("callers.yaml");
+    let entry = |name: &str| format!("- {{name: {name}, listeners: [{name}], domains: [shop], may: [peek]}}\n");
+    fs::write(&callers, format!("callers:\n{}{}", entry("one"), entry("two"))).unwrap();
+    let socket = |name: &str| directory.path().join(name);
+    let listeners: Vec<_> =
+        ["one", "two", "three", "four"].iter().map(|name| format!("{name}=unix:{}", socket(name).display())).collect();
+    let policies = PolicyDirectory::with_file("a.yaml", POLICY);
+    let settings = [format!("callers.file={}", callers.display()), format!("grpc=127.0.0.1:0,{}", listeners.join(","))];
+    let weir = Weir::start(&policies.path(), &["--set", &settings[0], "--grpc", &settings[1]]);
+    for name in ["one", "two", "three", "four", "one"] {
+        let answer = runtime().block_on(async {
+            ask(Connector::new(Address::Unix(socket(name))).channel().await.unwrap(), ann("a", 1, |_| {})).await
+        });
+        assert_eq!(answer.unwrap_err().code(), Code::PermissionDenied);
+    }
+    let line = |name: &str, lacks: &str| {
+        let (name, lacks) = (json!(name), json!(lacks));
+        move |line: &LogLine| {
+            line.message() == Some("refused requests that their caller may not send")
+                && line.field("listener") == Some(&name)
+                && line.field("lacks") == Some(&lacks)
+        }
+    };
+    for (name, lacks) in [("one", "domain"), ("two", "domain"), ("three", "unlisted"), ("four", "unlisted")] {
+        assert!(weir.wait_for_log(0, PATIENCE, line(name, lacks)), "{name}: {}", weir.written());
+        assert_eq!(weir.count_in_log(line(name, lacks)), 1, "{name}: {}", weir.written());
+    }
+    assert!(weir.written().contains("none: no certificate with a DNS name or a URI"), "{}", weir.written());
 }
 
 /// [cr-4] [mt-12]
@@ -320,6 +355,7 @@ fn a_changed_file_is_in_force_on_open_connections_and_a_wrong_one_is_not() {
         answer.map(drop).map_err(|status| status.message().to_owned())
     };
     let refused = || bench.served.metric("weir_input_refused{input=\"callers\"}").unwrap();
+    let shown = |address| -> Value { serde_json::from_str(&http::get(address, "/readyz").unwrap().body).unwrap() };
     assert_eq!((may(&channel), refused()), (Ok(()), 0));
     bench.replace(&FIRST.replace("charge]", "peek]").replace("first", "second"));
     let lacks = "the caller second lacks the right \"charge\" (nothing was charged)".to_owned();
@@ -328,8 +364,17 @@ fn a_changed_file_is_in_force_on_open_connections_and_a_wrong_one_is_not() {
         bench.replace(wrong);
         until("the gauge", PATIENCE, || (refused() == 1).then_some(()));
         assert_eq!(may(&channel), Err(lacks.clone()), "{wrong:.80}");
+        assert!(shown(bench.served.at.http)["callers"]["problem_count"].as_u64() > Some(0), "{wrong:.80}");
+        assert_eq!(shown(bench.served.at.http)["callers"]["problems"], Value::Null, "a text can quote the file");
+        let problem = shown(bench.served.at.admin)["callers"]["problems"][0].to_string();
+        assert!(problem.contains("callers.yaml"), "{problem}");
+        let checked = Command::new(binary()).args(["check", "--server", &bench.served.at.admin.to_string()]).output();
+        let checked = checked.expect("weir runs");
+        let error = String::from_utf8(checked.stderr).unwrap();
+        assert!(checked.status.code() == Some(1) && error.contains("callers.yaml"), "{error}");
         bench.replace(&FIRST.replace("charge]", "peek]").replace("first", "second"));
         until("the gauge to fall", PATIENCE, || (refused() == 0).then_some(()));
+        assert_eq!(shown(bench.served.at.admin)["callers"], json!({"problem_count": 0, "problems": []}));
     }
     fs::remove_file(bench.directory.path().join("callers.yaml")).unwrap();
     until("the gauge", PATIENCE, || (refused() == 1).then_some(()));
@@ -578,7 +623,11 @@ fn certificates_by_tls_have_the_rights_of_their_entry_and_hostile_ones_none() {
             (0..2_000).map(|n| uri(&format!("spiffe://mesh/ns/a/{n}"))).collect(),
             Err("this certificate has more names than a caller may have"),
         ),
-        ("none", vec![], Err("no caller of callers.file has a name of this certificate")),
+        (
+            "none",
+            vec![],
+            Err("no caller of callers.file has this listener, and no certificate with a DNS name or a URI"),
+        ),
         ("wildcard", vec![dns("*.a.mesh")], Err("no caller of callers.file has a name of this certificate")),
     ] {
         let issued = authority.client_with(file, names);
@@ -615,8 +664,8 @@ fn certificates_by_tls_have_the_rights_of_their_entry_and_hostile_ones_none() {
     assert!(known > 5, "{known} known");
     let refused = |line: &LogLine| line.message() == Some("refused requests that their caller may not send");
     assert!(weir.wait_for_log(0, PATIENCE, refused), "{}", weir.written());
-    // One line for each reason in ten seconds, for hundreds of refused requests.
-    assert!(weir.count_in_log(refused) <= 40, "{}", weir.written());
+    // One line for each first name and reason in ten seconds: the requests of one certificate share it.
+    assert!(weir.count_in_log(refused) <= 200 + 9, "{}", weir.written());
     let names = |line: &LogLine| refused(line) && line.raw().contains("spiffe://mesh/ns/a/sa/web");
     assert!(weir.count_in_log(names) > 0, "{}", weir.written());
 }

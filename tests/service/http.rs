@@ -466,11 +466,15 @@ fn health_is_told_on_every_path_that_somebody_asks() {
             "policies": {"domains": 1, "rules": 3, "problem_count": 0, "problem_kinds": [], "unmet_overlay_count": 0},
             "overrides": {"in_force": 0, "unused": 0, "read": true, "problem": null},
             "rows": {"problem_count": 0},
+            "callers": {"problem_count": 0},
+            "tokens": {"problem_count": 0},
         });
         if address == served.at.admin {
             expected["policies"]["problems"] = json!([]);
             expected["policies"]["unmet_overlays"] = json!([]);
-            expected["rows"]["problems"] = json!([]);
+            for input in ["rows", "callers", "tokens"] {
+                expected[input]["problems"] = json!([]);
+            }
         }
         assert_eq!(json_of(&ready), expected);
     }

@@ -11,10 +11,13 @@ use weir_settings::Settings;
 use weir_text::percent_encoded;
 use weir_text::yaml::Position;
 
-use super::{Failed, callers_by_settings, judged, other_file, prepared, read_by_settings};
+use super::{Beside, Failed, judged, no_policies, other_file, prepared, read_by_settings};
 
 /// The rule of a finding that is no warning.
 const ERROR: &str = "error";
+
+/// The rule of a warning about a file that the settings name, beside policies.
+const FILE: &str = "file";
 
 /// How findings are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -41,9 +44,11 @@ pub fn report(
     let source = source.into();
     let read = match other_file(&source.directory) {
         Some(check) => check(&source.directory, &mut io::sink()).map(|()| None),
-        None => load(&source, dialect).map_err(Failed::Policies).map(|loaded| Some((loaded, source))),
+        None => load(&source, dialect)
+            .map_err(|problems| no_policies(&source.directory, problems))
+            .map(|loaded| Some((loaded, source))),
     };
-    written(read, None, strictness, format, out)
+    written(read, None, &[], strictness, format, out)
 }
 
 /// As [`super::run_settings`], but writes only what it finds, also when policies are wrong.
@@ -57,29 +62,38 @@ pub fn report_settings(
     format: CheckFormat,
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
-    let read = callers_by_settings(settings).and_then(|_| read_by_settings(settings, directory));
-    written(read, Some(settings), strictness, format, out)
+    let mut warnings = Vec::new();
+    let read = Beside::read(settings).and_then(|beside| {
+        let read = read_by_settings(settings, directory)?;
+        warnings = read.as_ref().map_or_else(|| beside.warnings.clone(), |(loaded, _)| beside.warnings_with(loaded));
+        Ok(read)
+    });
+    written(read, Some(settings), &warnings, strictness, format, out)
 }
 
 /// Writes what is found in policies. `read` has none for a file of tests or traffic.
 fn written(
     read: Result<Option<(Loaded, Source)>, Failed>,
     settings: Option<&Settings>,
+    more_warnings: &[String],
     strictness: Strictness,
     format: CheckFormat,
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
     let checked = read.and_then(|read| read.map(|(loaded, source)| prepared(loaded, &source, settings)).transpose());
-    let findings = match &checked {
+    let mut findings = match &checked {
         Ok(Some((loaded, _))) => of_warnings(loaded),
         Ok(None) => Findings::default(),
+        Err(error @ (Failed::File(_) | Failed::Tokens(_))) => of_texts(ERROR, &[error.to_string()]),
         Err(Failed::Policies(problems)) => of_problems(problems),
-        Err(Failed::Rows(problems)) => of_rows(problems),
+        Err(Failed::Rows(problems)) => of_texts(ERROR, problems),
         Err(_) => return checked.map(|_| ()),
     };
+    findings.list.extend(of_texts(FILE, more_warnings).list);
     let document = if format == CheckFormat::Sarif { findings.sarif() } else { findings.json() };
     writeln!(out, "{document:#}")?;
-    checked?.map_or(Ok(()), |(loaded, _)| judged(&loaded, strictness))
+    let of_policies = checked?.map_or(0, |(loaded, _)| loaded.warnings.count());
+    judged(of_policies + more_warnings.len(), strictness)
 }
 
 #[derive(Default)]
@@ -119,8 +133,8 @@ fn of_problems(problems: &Problems) -> Findings {
     Findings { list: list.collect(), more: problems.count() - all.len() }
 }
 
-/// Problems of files of rows are texts: `FILE:LINE: MESSAGE`, or only a message.
-fn of_rows(problems: &[String]) -> Findings {
+/// Problems that are texts: `FILE:LINE: MESSAGE`, or only a message.
+fn of_texts(rule: &'static str, problems: &[String]) -> Findings {
     let finding = |problem: &String| {
         let placed = problem.split_once(": ").and_then(|(place, message)| {
             let (file, line) = place.rsplit_once(':')?;
@@ -130,7 +144,7 @@ fn of_rows(problems: &[String]) -> Findings {
             Some((file, line, message)) => (file, Some(Position { line, column: 1 }), message),
             None => ("", None, &**problem),
         };
-        Finding { rule: ERROR, message: message.to_owned(), file: file.to_owned(), position }
+        Finding { rule, message: message.to_owned(), file: file.to_owned(), position }
     };
     Findings { list: problems.iter().map(finding).collect(), more: 0 }
 }
@@ -174,6 +188,7 @@ impl Findings {
             result
         };
         let rules = Code::ALL.iter().map(|code| json!({ "id": code.name(), "help": { "text": code.advice() } }));
+        let file = json!({ "id": FILE, "help": { "text": "correct the file: weir starts with it" } });
         let error = json!({ "id": ERROR, "help": { "text": "correct the file: weir refuses it" } });
         json!({
             "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
@@ -182,7 +197,7 @@ impl Findings {
                 "tool": { "driver": {
                     "name": "weir",
                     "version": env!("CARGO_PKG_VERSION"),
-                    "rules": rules.chain([error]).collect::<Vec<_>>(),
+                    "rules": rules.chain([file, error]).collect::<Vec<_>>(),
                 } },
                 "columnKind": "unicodeCodePoints",
                 "results": self.list.iter().map(result).collect::<Vec<_>>(),
@@ -246,7 +261,7 @@ mod tests {
 
     #[test]
     fn problems_of_rows_have_their_lines() {
-        let found = of_rows(&["p/a.rows.csv:7: no plan \"x\"".to_owned(), "too many: 9".to_owned()]).json();
+        let found = of_texts(ERROR, &["p/a.rows.csv:7: no plan \"x\"".to_owned(), "too many: 9".to_owned()]).json();
         assert_eq!(found["findings"][0]["file"], "p/a.rows.csv");
         assert_eq!(found["findings"][0]["line"], 7);
         assert_eq!(found["findings"][1]["message"], "too many: 9");

@@ -26,13 +26,16 @@ impl ShownDescriptor {
         };
         let entries = read.entries.into_iter().map(|(key, value)| match (value, values) {
             // A name comes from the policy, not from a caller.
-            (ParsedValue::Name(text), _) | (ParsedValue::Text(text), ShownValues::Shown) => (key, text),
-            (ParsedValue::Text(text), ShownValues::Hashed) => {
-                (key, hex(&Sha256::digest(text.as_bytes())[..HASH_BYTES]))
-            }
-            (ParsedValue::Text(_), ShownValues::Hidden) => (key, "*".to_owned()),
+            (ParsedValue::Name(text), _) => (key, text),
+            (ParsedValue::Text(text), values) => (key, shown(&text, values)),
         });
         Self { entries: entries.collect(), is_cut: read.is_hashed }
+    }
+
+    /// The descriptor of these entries, whole.
+    pub fn of_entries<T: AsRef<str>>(entries: &[(T, T)], values: ShownValues) -> Self {
+        let entries = entries.iter().map(|(key, value)| (key.as_ref().to_owned(), shown(value.as_ref(), values)));
+        Self { entries: entries.collect(), is_cut: false }
     }
 
     /// As `k=v,k=v`. A comma in a value is `\,` and a backslash `\\`.
@@ -42,6 +45,14 @@ impl ShownDescriptor {
             text.push('\u{2026}');
         }
         text
+    }
+}
+
+fn shown(value: &str, values: ShownValues) -> String {
+    match values {
+        ShownValues::Shown => value.to_owned(),
+        ShownValues::Hashed => hex(&Sha256::digest(value.as_bytes())[..HASH_BYTES]),
+        ShownValues::Hidden => "*".to_owned(),
     }
 }
 
@@ -66,6 +77,10 @@ mod tests {
         // printf ann | sha256sum
         assert!(text(ShownValues::Hashed).starts_with("user=49915e0d7d4b402e,path="), "{}", text(ShownValues::Hashed));
         assert_eq!(text(ShownValues::Hidden), "user=*,path=*");
+        for values in [ShownValues::Shown, ShownValues::Hashed, ShownValues::Hidden] {
+            let entries = [("user", "ann"), ("path", "/a,b\\c")];
+            assert_eq!(ShownDescriptor::of_entries(&entries, values).text(), text(values));
+        }
     }
 
     #[test]

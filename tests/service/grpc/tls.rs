@@ -1,6 +1,7 @@
 //! The gRPC listener by TLS and through a Unix socket, and connections that are replaced when they are old: the real
 //! binary, asked by clients that are not weir's.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::error::Error as _;
 use std::fs;
@@ -362,6 +363,49 @@ fn files_that_are_renamed_one_after_the_other_are_in_force_when_they_fit() {
     until("the new certificate", PATIENCE, || {
         (admitted(&tls(weir.grpc, config(&other, None))) == Ok(true)).then_some(())
     });
+}
+
+/// The line named neither the listener nor the certificate nor the names that it needs.
+#[test]
+fn a_failed_handshake_names_its_listener_and_the_refused_certificate() {
+    let authority = Authority::new("ours");
+    let settings = [
+        format!("listen.tls.client_ca_file={}", authority.file().display()),
+        "listen.tls.client_names=envoy.mesh,spiffe://mesh/ns/edge".to_owned(),
+    ];
+    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    let mut arguments = arguments(&authority.server("grpc", &["localhost"]), &settings);
+    arguments.extend(["--grpc", "grpc=127.0.0.1:0,mesh=127.0.0.1:0"].map(str::to_owned));
+    let weir = Weir::start(&policies().path(), &arguments);
+    let mesh = Cell::new(None);
+    let listening = |line: &LogLine| {
+        let is_it = line.message() == Some("listening") && line.field("listener").is_some_and(|name| name == "mesh");
+        let address = line.field("address").and_then(|address| address.as_str()?.parse::<SocketAddr>().ok());
+        mesh.set(mesh.get().or(address.filter(|_| is_it)));
+        is_it
+    };
+    assert!(weir.wait_for_log(0, PATIENCE, listening));
+    let mesh = mesh.get().expect("an address");
+    let other = authority.client_named("other", &["envoy.other"], &["spiffe://mesh/ns/other"]);
+    let expired = authority.client_until("expired", 1_009_843_200);
+    for (client, kind, error, names) in [
+        (
+            other,
+            "name",
+            "the certificate has no name of listen.tls.client_names: envoy.mesh, spiffe://mesh/ns/edge",
+            Some("envoy.other, spiffe://mesh/ns/other"),
+        ),
+        (expired, "certificate", "the certificate has expired: it was valid until 2002-01-01T00:00:00Z", None),
+    ] {
+        assert!(admitted(&tls(mesh, config(&authority, Some(&client)))).is_err());
+        let is_it = |line: &LogLine| {
+            let field = |name: &str| line.field(name).and_then(|value| value.as_str());
+            line.message() == Some("TLS handshake failed")
+                && [field("listener"), field("kind"), field("error")] == [Some("mesh"), Some(kind), Some(error)]
+                && field("names") == names
+        };
+        assert!(weir.wait_for_log(0, PATIENCE, is_it), "{}", weir.written());
+    }
 }
 
 #[test]

@@ -143,8 +143,11 @@ fn wrong_questions_are_answered_with_what_is_wrong() {
         ("/top?minutes=0", 400, "minutes = 0: must be from 1 to 5"),
         ("/top?limits=65", 400, "limits = 65: must be from 1 to 64"),
         ("/top?keys=17", 400, "keys = 17: must be from 1 to 16"),
-        ("/top?rules=3", 400, "unknown field `rules`"),
-        ("/limited?domain=shop", 400, "missing field `rule`"),
+        ("/top?rules=3", 400, "the query has no parameter rules, only minutes, limits, keys, filter"),
+        ("/limited?domain=shop", 400, "the query has no rule: write ?rule=..."),
+        ("/states?rule=user", 400, "the query has no domain: write ?domain=..."),
+        ("/states?domain=shop&rule=user&max=x", 400, "the query is wrong: max: invalid digit"),
+        ("/rows?domain=shop&domain=shop", 400, "the query has domain twice"),
         ("/limited?domain=shop&rule=usr", 404, "no rule of the policies in force"),
         ("/limited?domain=shp&rule=user", 404, "no rule of the policies in force"),
     ] {
@@ -166,6 +169,49 @@ fn values_are_hashed_or_hidden_where_the_settings_ask_for_it() {
         assert_eq!(top["limits"][0]["keys"][0]["descriptor"], expected);
         assert_eq!(top["values"], values);
         assert!(!top.to_string().contains("ann"), "{top}");
+    }
+}
+
+/// With hashed values the audit lines showed whose limit was changed.
+#[test]
+fn audit_lines_show_values_as_the_settings_ask_for_it() {
+    const SECRET: &str = "s3cret-s3cret-s3";
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("ops {SECRET} all *\n")).unwrap();
+    let policy = "domain: shop\ndescriptors:\n- key: user\n  rows: {default: free}\n  \
+                  rate_limit: {rate: 3/day, plans: {gold: 7/day}}\n";
+    let policies = PolicyDirectory::with_file("shop.yaml", policy);
+    for (values, descriptor) in [("shown", "user=ann"), ("hashed", "user=49915e0d7d4b402e"), ("hidden", "user=*")] {
+        let settings = [format!("admin.values={values}"), format!("admin.token_file={}", file.path().display())];
+        let weir = Weir::start(&policies.path(), &["--set", &settings[0], "--set", &settings[1]]);
+        let send = |method: &str, path: &str, body: &str| {
+            let headers = [("authorization", &*format!("Bearer {SECRET}"))];
+            let answer = http::request(weir.admin, method, path, &headers, body).unwrap();
+            assert_eq!(answer.status, 200, "{method} {path}: {}", answer.body);
+        };
+        let of_shop = "?domain=shop&descriptor=user=ann";
+        send("DELETE", &format!("/state{of_shop}"), "");
+        let set = r#"{"domain": "shop", "descriptor": "user=ann", "limits": [{"requests": 9, "window_us": 86400000000}],
+            "for_us": 60000000, "reason": "test"}"#;
+        send("PUT", "/overrides", set);
+        send("DELETE", &format!("/overrides{of_shop}"), "");
+        send("PUT", "/rows", r#"{"domain": "shop", "descriptor": "user=ann", "plan": "gold"}"#);
+        send("DELETE", &format!("/rows{of_shop}"), "");
+        send("GET", "/tap?values=shown&descriptor=user=ann&seconds=1", "");
+        for message in [
+            "state reset by the admin listener",
+            "override set",
+            "override deleted",
+            "row set",
+            "row removed",
+            "a tap with values is open",
+        ] {
+            let is_it = |line: &LogLine| {
+                line.message() == Some(message) && line.field("descriptor").is_some_and(|shown| shown == descriptor)
+            };
+            assert!(weir.wait_for_log(0, PATIENCE, is_it), "{values}: {message}: {}", weir.written());
+        }
+        assert_eq!(weir.written().contains("=ann"), values == "shown", "{}", weir.written());
     }
 }
 
@@ -234,8 +280,16 @@ fn what_changes_something_or_shows_keys_needs_the_token() {
     assert_eq!((with("ann"), delete(None).status), (503, 503), "without any token nothing passes");
     write(format!("ann {SECRET}\n"));
     let basic = format!("Basic {SECRET}");
-    for refused in [None, Some("Bearer ann"), Some(&*basic), Some("Bearer "), Some(SECRET)] {
+    let no_bearer = "the header \\\"authorization\\\" does not begin with \\\"Bearer \\\": ";
+    for (refused, reason) in [
+        (None, "the request has no header \\\"authorization\\\": "),
+        (Some("Bearer ann"), "the token is none of the server's: "),
+        (Some(&*basic), no_bearer),
+        (Some("Bearer "), no_bearer),
+        (Some(SECRET), no_bearer),
+    ] {
         let answer = delete(refused);
+        assert!(answer.body.contains(reason), "{refused:?}: {}", answer.body);
         assert_eq!((answer.status, answer.header("www-authenticate")), (401, Some("Bearer")), "{refused:?}");
         assert!(answer.body.contains("admin.token_file") && !answer.body.contains(SECRET), "{}", answer.body);
     }
@@ -262,6 +316,8 @@ fn what_changes_something_or_shows_keys_needs_the_token() {
     for cut in ["bob", "bo", ""] {
         write(cut.to_owned());
         assert_eq!((with(cut), with(OTHER)), (401, 200), "{cut:?}");
+        let ready = http::get(weir.http, "/readyz").unwrap().body;
+        assert!(ready.contains("\"tokens\":{\"problem_count\":1}"), "{ready}");
     }
     // Other log statements write 100 lines in 10 s.
     let by_bob = |line: &LogLine| {

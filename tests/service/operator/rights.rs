@@ -233,6 +233,21 @@ fn what_concerns_all_domains_needs_a_token_for_all() {
     let (weir, mut policies) = start(file.path(), &[]);
     let admin = weir.admin;
     let [team, other] = TEAMS;
+    // Each token has a line of its own, with what it lacks and where.
+    for (of, domain, path) in [(team, other.domain, "/limited"), (other, team.domain, "/states")] {
+        let query = format!("{path}?domain={domain}&rule=user");
+        assert_eq!(request(admin, "GET", &query, Some(of.token), "").status, 403);
+        let name = &of.domain[5..6];
+        let expected =
+            [name, "GET", path, &*format!("the token {name} is not for the domain {domain:?}")].map(|text| json!(text));
+        let is_it = |line: &LogLine| {
+            line.message() == Some("refused a request whose token lacks a right or a domain")
+                && ["token", "method", "path", "reason"].map(|field| line.field(field).cloned().unwrap_or_default())
+                    == expected
+                && line.field("refused") == Some(&json!(1))
+        };
+        assert!(weir.wait_for_log(0, PATIENCE, is_it), "{}", weir.written());
+    }
     for (method, path) in [("GET", "/rows"), ("DELETE", "/rows?ended=true"), ("GET", "/tap?seconds=1")] {
         let answer = request(admin, method, path, Some(team.token), "");
         assert!(answer.status == 403 && answer.body.contains("name one of its own"), "{method} {path}: {answer:?}");
@@ -304,6 +319,8 @@ fn the_metrics_need_a_token_at_each_listener_if_the_setting_says_so() {
             let status = |token: Option<&str>| request(address, "GET", path, token, "").status;
             let statuses = [None, Some("none"), Some(TEAMS[0].token), Some(CHANGER), Some(LOOKER)].map(status);
             assert_eq!(statuses, [401, 401, 403, 403, 200], "{address} {path}");
+            let refused = request(address, "GET", path, Some(TEAMS[0].token), "").body;
+            assert!(refused.contains("is not for all domains, and the metrics are of all domains"), "{refused}");
         }
         for path in ["/healthz", "/readyz"] {
             assert_eq!(http::get(served.at.http, path).unwrap().status, 200);
@@ -524,6 +541,13 @@ fn each_command_sends_its_token_and_shows_the_domains_of_it() {
     let explained =
         String::from_utf8(run(weir.admin, &["explain", a.domain, "user=alice"], Some(&token)).stdout).unwrap();
     assert!(explained.contains("overridden until"), "{explained}");
+    // It printed that requests of the other domain pass.
+    let unseen = run(weir.admin, &["explain", b.domain, "user=alice"], Some(&token));
+    let error = String::from_utf8(unseen.stderr).unwrap();
+    assert!(unseen.status.code() == Some(1) && unseen.stdout.is_empty(), "{error}");
+    assert!(error.contains("the token is only for team-a/*: it cannot see whether"), "{error}");
+    let checked = String::from_utf8(run(weir.admin, &["check"], Some(&token)).stdout).unwrap();
+    assert!(checked.ends_with("a part of the policies: the token is only for team-a/*\n"), "{checked}");
     let other = run(weir.admin, &["rows", "list", b.domain], Some(&token));
     let error = String::from_utf8(other.stderr).unwrap();
     assert!(error.contains("403") && error.contains("the token a is not for the domain"), "{error}");
