@@ -109,7 +109,12 @@ pub(super) async fn top(
         limited: of_report(&report, limits, values),
         limits_left_out,
         instance: site.admin.instance.clone(),
-        busiest: busiest_of(&busiest, most.limits.min(BUSIEST_MAX), |domain| caller.has(domain), caller.has_all_domains()),
+        busiest: busiest_of(
+            &busiest,
+            most.limits.min(BUSIEST_MAX),
+            |domain| caller.has(domain),
+            caller.has_all_domains(),
+        ),
         leases: site.limiter.lease_totals(),
         store: Store { queue: Some(site.store_queue()), ..site.store_shown() },
         uptime_s: site.metrics.uptime().as_secs(),
