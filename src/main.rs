@@ -9,7 +9,7 @@ use std::{fmt, thread};
 use clap::Parser as _;
 use weir_cli::admin::Unanswered;
 use weir_cli::args::{Arguments, AskArguments, Checked, Command, Explained, Policies, settings_in};
-use weir_cli::ask::{self, Decided, Output, Question};
+use weir_cli::ask::{self, Decided, Output};
 use weir_cli::check::{self, CheckFormat};
 use weir_cli::client::{self, Ended};
 use weir_cli::diff::{self, Outcome};
@@ -83,13 +83,11 @@ fn main() -> ExitCode {
             }
         }
         Command::Ask(arguments) => {
-            let descriptors = arguments.descriptors.into_iter().map(|descriptor| descriptor.entries).collect();
-            let AskArguments { server, domain, hits, settle, expect, json, tls, .. } = arguments;
-            let (address, tls) = match tls.with(server) {
-                Ok(server) => server,
+            let AskArguments { expect, json, .. } = arguments;
+            let question = match arguments.question() {
+                Ok(question) => question,
                 Err(reason) => return told(&reason, USAGE),
             };
-            let question = Question { address, tls, domain, descriptors, hits, receipt: settle };
             let output = if json { Output::Json } else { Output::Text };
             return match ask::run(&question, output, &mut stdout()) {
                 Ok(decided) if expect.is_some() => ExitCode::from(if expect == Some(decided) { 0 } else { FAILED }),

@@ -13,9 +13,11 @@ use std::sync::LazyLock;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 use weir_app::COMMIT;
+use weir_engine::Window;
 use weir_engine::descriptor::{TypedDescriptor, parse_entries};
 use weir_lab::testing::Strictness;
 use weir_lab::testing::coverage::Percentage;
+use weir_policies::parse_rate_of_request;
 use weir_policies::schema::Schema;
 use weir_settings::otel::{self, TurnsOn};
 use weir_settings::{Layer, Problems, Secret, Setting, Settings};
@@ -77,6 +79,7 @@ pub enum Command {
     /// The request is charged. The exit code is 0 if it may pass, 1 if it is over a limit, and 2 if there is no
     /// answer.
     #[command(after_help = "Example:\n  weir ask localhost:8081 shop user=ann plan=free,path=/search --hits 2\n  \
+                            weir ask unix:/run/weir.sock ai team=search tokens=search --hits 2500000 --hits 8000\n  \
                             weir ask localhost:8081 ai user=ann --settle 1.ASNFZ4mrze8AZICAm4_CwYIDnukc --hits 37")]
     Ask(AskArguments),
     /// Print which rule each descriptor of a request matches, and why
@@ -270,24 +273,27 @@ impl CheckArguments {
 /// The arguments of `weir ask`.
 #[derive(Args, Debug)]
 pub struct AskArguments {
-    /// The server's gRPC listener: HOST:PORT, or https://HOST:PORT if it has TLS
+    /// The server's gRPC listener: HOST:PORT, https://HOST:PORT if it has TLS, or unix:/PATH
     #[arg(value_name = "ADDR")]
-    pub server: ask::GrpcServer,
+    server: ask::GrpcServer,
     /// The domain of the request
-    pub domain: String,
+    domain: String,
     /// The descriptors of the request, each its entries in order
     ///
     /// A comma inside a value is written as \, and a backslash as \\
     #[arg(value_name = "K=V[,K=V]", required = true)]
-    pub descriptors: Vec<TypedDescriptor>,
-    /// How many hits to charge, 0 to look only; with --settle, how many were used
+    descriptors: Vec<TypedDescriptor>,
+    /// How many hits to charge, 0 to look only; with --settle, how many were used. Repeat it to give each descriptor its own
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u32>(0, u32::MAX.into()))]
-    pub hits: u32,
+    hits: Vec<u32>,
+    /// A limit of the request in place of the policies, such as 100/minute. Repeat it to give each descriptor its own
+    #[arg(long, value_name = "RATE", value_parser = parse_rate_of_request)]
+    limit: Vec<(u32, Window)>,
     /// Settle the holds of an earlier request: the receipt that its answer printed
     ///
     /// The key of its entry is weir.receipt, or the one before the =, if the server has another holds.receipt_key
     #[arg(long, value_name = "[KEY=]RECEIPT", requires = "hits")]
-    pub settle: Option<ask::ReturnedReceipt>,
+    settle: Option<ask::ReturnedReceipt>,
     /// Exit with 0 only for this answer, with 1 for another one, and with 2 without an answer
     #[arg(long, value_name = "ANSWER")]
     pub expect: Option<ask::Decided>,
@@ -296,7 +302,21 @@ pub struct AskArguments {
     pub json: bool,
     /// The files for TLS.
     #[command(flatten)]
-    pub tls: ask::TlsArguments,
+    tls: ask::TlsArguments,
+}
+
+impl AskArguments {
+    /// The request that the arguments describe.
+    ///
+    /// # Errors
+    /// If the arguments contradict each other.
+    pub fn question(self) -> Result<ask::Question, String> {
+        let Self { server, domain, descriptors, hits, limit: limits, settle: receipt, tls, .. } = self;
+        let descriptors = descriptors.into_iter().map(|descriptor| descriptor.entries).collect();
+        let (address, tls) = tls.with(server)?;
+        let question = ask::Question { address, tls, domain, descriptors, hits, limits, receipt };
+        question.check().map(|()| question)
+    }
 }
 
 /// The arguments of `weir explain`. With a server there is no directory, so each argument is one place earlier.

@@ -11,14 +11,16 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tonic::transport::Endpoint;
+use weir_engine::Window;
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::words::{IN_FLIGHT, counted, printable};
+use weir_lab::message::limit_of_request;
 use weir_rls::proto::rate_limit_descriptor::Entry;
 use weir_rls::proto::rate_limit_response::rate_limit::Unit;
 use weir_rls::proto::rate_limit_response::{Code, DescriptorStatus};
 use weir_rls::proto::rate_limit_service_client::RateLimitServiceClient;
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use weir_rls::{json, receipts};
+use weir_rls::{detail, json, receipts};
 use weir_settings::RECEIPT_KEY;
 use weir_tls::causes::innermost;
 use weir_tls::dial::{Dial, Trouble};
@@ -30,11 +32,13 @@ use super::admin::{block_on, host_and_port};
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// The timeout for the connection and for the call.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Stands before the path of a Unix socket.
+const UNIX: &str = "unix:";
 
 /// The request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The server, `HOST:PORT`.
+    /// The server, `HOST:PORT` or `unix:/path`.
     pub address: String,
     /// The files for TLS, if the connection uses TLS.
     pub tls: Option<TlsFiles>,
@@ -42,8 +46,10 @@ pub struct Question {
     pub domain: String,
     /// The descriptors, each its entries in order.
     pub descriptors: Vec<Vec<(String, String)>>,
-    /// The hits of each descriptor, 0 for none; with a receipt, the hits that were used.
-    pub hits: u32,
+    /// The hits, 0 for none: one number for all descriptors, or one for each. With a receipt, the hits that were used.
+    pub hits: Vec<u32>,
+    /// The limits of the request: none, one for all descriptors, or one for each.
+    pub limits: Vec<(u32, Window)>,
     /// The receipt of an earlier answer, if the request settles it.
     pub receipt: Option<ReturnedReceipt>,
 }
@@ -67,6 +73,41 @@ impl FromStr for ReturnedReceipt {
             return Err("not a receipt, or a key, = and a receipt".to_owned());
         }
         Ok(Self { key: key.to_owned(), receipt: receipt.to_owned() })
+    }
+}
+
+impl Question {
+    /// # Errors
+    /// If there are several hits or limits, but not one for each descriptor.
+    pub fn check(&self) -> Result<(), String> {
+        let descriptors = self.descriptors.len();
+        for (option, count) in [("--hits", self.hits.len()), ("--limit", self.limits.len())] {
+            if count > 1 && count != descriptors {
+                let asked = counted(descriptors, "descriptor");
+                return Err(format!("{count} times {option} for {asked}: give it once for all, or once for each"));
+            }
+        }
+        Ok(())
+    }
+
+    fn request(&self) -> RateLimitRequest {
+        let receipt = self.receipt.iter().map(|returned| (&*returned.key, &*returned.receipt));
+        let hits = |index| self.hits.get(index).or(self.hits.first()).copied().unwrap_or(1);
+        let descriptors = self.descriptors.iter().enumerate().map(|(index, entries)| RateLimitDescriptor {
+            entries: entries
+                .iter()
+                .map(|(key, value)| (&**key, &**value))
+                .chain(receipt.clone())
+                .map(|(key, value)| Entry { key: key.to_owned(), value: value.to_owned() })
+                .collect(),
+            // 0 hits of a request are read as 1, but those of a descriptor are not.
+            hits_addend: (self.receipt.is_some() || self.hits.len() > 1 || hits(index) == 0)
+                .then(|| u64::from(hits(index)).into()),
+            limit: self.limits.get(index).or(self.limits.first()).copied().and_then(limit_of_request),
+            ..RateLimitDescriptor::default()
+        });
+        let (domain, descriptors) = (self.domain.clone(), descriptors.collect());
+        RateLimitRequest { domain, descriptors, hits_addend: hits(0) }
     }
 }
 
@@ -116,7 +157,7 @@ pub enum AskError {
     Start(io::Error),
 }
 
-/// A gRPC listener: `HOST:PORT`. TLS only after `https://`.
+/// A gRPC listener: `HOST:PORT`, or `unix:/path` as in `listen.grpc`. TLS only after `https://`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrpcServer {
     address: String,
@@ -127,6 +168,12 @@ impl FromStr for GrpcServer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let socket = text.strip_prefix("plain:").unwrap_or(text);
+        if let Some(path) = socket.strip_prefix(UNIX) {
+            let has_path = !path.is_empty();
+            let server = has_path.then(|| GrpcServer { address: socket.to_owned(), has_tls: false });
+            return server.ok_or_else(|| "has no path: write unix:/run/weir.sock".to_owned());
+        }
         let (has_tls, bare) = match text.strip_prefix("https://") {
             Some(bare) => (true, bare),
             None => (false, text.strip_prefix("http://").unwrap_or(text)),
@@ -169,6 +216,9 @@ impl TlsArguments {
         let files = TlsFiles::of(tls_ca_file, tls_cert_file, tls_key_file);
         let files = TlsFiles { server_name, ..files };
         if !has_tls && files != TlsFiles::default() {
+            if address.starts_with(UNIX) {
+                return Err("--tls-* is for https://HOST:PORT: weir ask uses no TLS on a Unix socket".to_owned());
+            }
             return Err(format!("--tls-* is for a server with TLS: write https://{address}"));
         }
         Ok((address, has_tls.then_some(files)))
@@ -195,8 +245,9 @@ pub fn run(question: &Question, output: Output, out: &mut dyn Write) -> Result<D
         }
         Output::Text => {
             writeln!(out, "{}", response.overall_code().as_str_name())?;
-            for (entries, status) in question.descriptors.iter().zip(&response.statuses) {
-                writeln!(out, "  {}   {}", Entries(entries), Status(status, &question.domain))?;
+            for (index, (entries, status)) in question.descriptors.iter().zip(&response.statuses).enumerate() {
+                let exact = detail::exact(&response, index);
+                writeln!(out, "  {}   {}", Entries(entries), Status { status, domain: &question.domain, exact })?;
             }
             if let Some(receipt) = receipts::of_response(&response, &question.domain) {
                 writeln!(out, "receipt {}", printable(receipt))?;
@@ -208,48 +259,41 @@ pub fn run(question: &Question, output: Output, out: &mut dyn Write) -> Result<D
 
 async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
     let scheme = if question.tls.is_some() { "https" } else { "http" };
-    let uri = match question.address.contains("://") {
+    let uri = match question.address.contains("://") || question.address.starts_with(UNIX) {
         true => question.address.clone(),
         false => format!("{scheme}://{}", question.address),
     };
     let endpoint = Endpoint::from_shared(uri).map_err(|_| AskError::Address(question.address.clone()))?;
+    let endpoint = endpoint.connect_timeout(TIMEOUT).timeout(TIMEOUT);
     let trouble = Trouble::default();
     let tls = question.tls.clone().map(|files| Arc::new(Tls::new(files).offering(GRPC_PROTOCOLS)));
     let dial = Dial { tls, trouble: trouble.clone(), answer_bytes_max: ANSWER_BYTES_MAX };
-    let channel = endpoint.connect_timeout(TIMEOUT).timeout(TIMEOUT).connect_with_connector(dial).await;
+    let is_unix = question.address.starts_with(UNIX);
+    let channel = if is_unix { endpoint.connect().await } else { endpoint.connect_with_connector(dial).await };
     let channel = channel.map_err(|error| {
         let reason = trouble.lock().take().unwrap_or_else(|| innermost(&error));
         AskError::Connect(question.address.clone(), reason)
     })?;
-    let receipt = question.receipt.iter().map(|returned| (&*returned.key, &*returned.receipt));
-    let descriptors = question.descriptors.iter().map(|entries| RateLimitDescriptor {
-        entries: entries
-            .iter()
-            .map(|(key, value)| (&**key, &**value))
-            .chain(receipt.clone())
-            .map(|(key, value)| Entry { key: key.to_owned(), value: value.to_owned() })
-            .collect(),
-        // 0 hits of a request are read as 1, but those of a descriptor are not.
-        hits_addend: (question.receipt.is_some() || question.hits == 0).then(|| u64::from(question.hits).into()),
-        ..RateLimitDescriptor::default()
-    });
-    let request = RateLimitRequest {
-        domain: question.domain.clone(),
-        descriptors: descriptors.collect(),
-        hits_addend: question.hits,
-    };
-    match RateLimitServiceClient::new(channel).should_rate_limit(request).await {
+    match RateLimitServiceClient::new(channel).should_rate_limit(question.request()).await {
         Ok(response) => Ok(response.into_inner()),
         // A local error: the server sent no status.
         Err(status) if std::error::Error::source(&status).is_some() => {
             let mut reason = innermost(&status);
             match &question.tls {
+                None if is_unix => reason.push_str(": weir ask needs a listener with plain: before unix:"),
                 None => reason.push_str(": give the address of listen.grpc, after https:// if it has TLS"),
                 // The server may close the connection while the request is being sent, and then its reason is lost.
                 Some(TlsFiles { identity: None, .. }) => {
                     reason.push_str(": if the server requires a certificate, give one with its key");
                 }
-                Some(_) => {}
+                Some(TlsFiles { identity: Some(identity), .. }) => match identity.unfit() {
+                    Some(why) => reason.push_str(&format!(": {why}")),
+                    // In TLS 1.3 the server judges the certificate after the client's part of the handshake.
+                    None if reason.contains("alert") => {
+                        reason.push_str(": the server refuses this certificate: see its log");
+                    }
+                    None => reason.push_str(": if the server refuses this certificate, its log has the reason"),
+                },
             }
             Err(AskError::NoGrpc(question.address.clone(), reason))
         }
@@ -266,18 +310,29 @@ impl fmt::Display for Entries<'_> {
     }
 }
 
-/// A status, and the domain of the request.
-struct Status<'a>(&'a DescriptorStatus, &'a str);
+/// A status for people.
+struct Status<'a> {
+    status: &'a DescriptorStatus,
+    domain: &'a str,
+    /// What is left and the hits of the limit, if the answer has more than the protocol's 32 bits.
+    exact: Option<[String; 2]>,
+}
 
 impl fmt::Display for Status<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(status, domain) = self;
+        let Self { status, domain, exact } = self;
         f.write_str(status.code().as_str_name())?;
         let Some(limit) = &status.current_limit else {
-            let domain = printable(domain);
-            return write!(f, "   no limit: no rule of the domain {domain} limits it, or no store has decided");
+            return match (status.code(), status.limit_remaining) {
+                (Code::OverLimit, _) => f.write_str("   no limit: no store has decided, and on_error denies"),
+                (_, u32::MAX) => f.write_str("   no limit: its rule or row is unlimited"),
+                _ => {
+                    let domain = printable(domain);
+                    write!(f, "   no limit: no rule of the domain {domain} limits it, or no store has decided")
+                }
+            };
         };
-        let (left, requests) = (status.limit_remaining, limit.requests_per_unit);
+        let (remaining, requests) = (status.limit_remaining, limit.requests_per_unit);
         // On the wire, requests in flight and windows such as 1.5 s have no unit.
         let per = match (limit.unit(), &limit.unit_multiplier) {
             (Unit::Unknown, _) if limit.name == IN_FLIGHT => format!(" {IN_FLIGHT}"),
@@ -287,17 +342,28 @@ impl fmt::Display for Status<'_> {
                 format!(" per {}", counted(count.value, &unit.as_str_name().to_ascii_lowercase()))
             }
         };
+        let [left, of] = exact.clone().unwrap_or_else(|| [remaining, requests].map(at_least));
         // A burst can be larger than the hits of a unit.
-        if left > requests {
-            write!(f, "   {left} left at once, {requests}{per}")?;
+        if remaining > requests {
+            write!(f, "   {left} left at once, {of}{per}")?;
         } else {
-            write!(f, "   {left} of {requests}{per} left")?;
+            // Both have one unit, such as usd.
+            let unit = of.find(' ').filter(|_| exact.is_some()).map_or("", |at| &of[at..]);
+            write!(f, "   {} of {of}{per} left", left.strip_suffix(unit).unwrap_or(&left))?;
         }
         if let Some(reset) = &status.duration_until_reset {
             write!(f, ", resets in {} s", reset.seconds)?;
         }
+        if exact.is_none() && requests == u32::MAX {
+            f.write_str("; response.dynamic_metadata shows all digits")?;
+        }
         Ok(())
     }
+}
+
+/// A number of the protocol. A larger number than it can have is sent as the largest one.
+fn at_least(hits: u32) -> String {
+    if hits == u32::MAX { format!("{hits} or more") } else { hits.to_string() }
 }
 
 #[cfg(test)]
@@ -324,8 +390,69 @@ mod tests {
                 limit_remaining,
                 ..DescriptorStatus::default()
             };
-            assert_eq!(Status(&status, "shop").to_string(), expected);
+            assert_eq!(Status { status: &status, domain: "shop", exact: None }.to_string(), expected);
         }
+    }
+
+    /// A budget of 5000 usd was shown as `4294967295 of 4294967295`.
+    #[test]
+    fn a_large_limit_has_its_amount_or_no_end() {
+        let unit = Unit::Month.into();
+        let limit = RateLimit { requests_per_unit: u32::MAX, unit, ..RateLimit::default() };
+        for (exact, limit_remaining, expected) in [
+            (Some(["4999.50 usd", "5000.00 usd"]), u32::MAX, "OK   4999.50 of 5000.00 usd per month left"),
+            (Some(["0.00 usd", "5000.00 usd"]), 0, "OK   0.00 of 5000.00 usd per month left"),
+            (Some(["4999500000", "5000000000"]), u32::MAX, "OK   4999500000 of 5000000000 per month left"),
+            (None, 7, "OK   7 of 4294967295 or more per month left; response.dynamic_metadata shows all digits"),
+        ] {
+            let (code, current_limit) = (Code::Ok.into(), Some(limit.clone()));
+            let status = DescriptorStatus { code, current_limit, limit_remaining, ..DescriptorStatus::default() };
+            let exact = exact.map(|pair| pair.map(str::to_owned));
+            assert_eq!(Status { status: &status, domain: "shop", exact }.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn a_status_without_a_limit_has_its_cause_if_the_answer_tells_it() {
+        for (code, limit_remaining, expected) in [
+            (Code::Ok, 0, "OK   no limit: no rule of the domain shop limits it, or no store has decided"),
+            (Code::Ok, u32::MAX, "OK   no limit: its rule or row is unlimited"),
+            (Code::OverLimit, 0, "OVER_LIMIT   no limit: no store has decided, and on_error denies"),
+        ] {
+            let status = DescriptorStatus { code: code.into(), limit_remaining, ..DescriptorStatus::default() };
+            assert_eq!(Status { status: &status, domain: "shop", exact: None }.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn hits_and_limits_are_for_all_descriptors_or_for_each() {
+        let question = |hits: &[u32], limits: &[(u32, Window)]| Question {
+            address: String::new(),
+            tls: None,
+            domain: "ai".to_owned(),
+            descriptors: ["team", "tokens"].map(|key| vec![(key.to_owned(), "search".to_owned())]).into(),
+            hits: hits.into(),
+            limits: limits.into(),
+            receipt: None,
+        };
+        let sent = |hits: &[u32]| {
+            let RateLimitRequest { descriptors, hits_addend, .. } = question(hits, &[]).request();
+            let own = descriptors.into_iter().map(|descriptor| descriptor.hits_addend.map(|hits| hits.value));
+            (hits_addend, own.collect::<Vec<_>>())
+        };
+        assert_eq!(sent(&[7]), (7, vec![None, None]));
+        assert_eq!(sent(&[0]), (0, vec![Some(0), Some(0)]));
+        assert_eq!(sent(&[2_500_000, 8_000]), (2_500_000, vec![Some(2_500_000), Some(8_000)]));
+        let limit = |number| (number, weir_engine::Unit::Minute.window());
+        for (limits, expected) in [(vec![limit(1)], [1, 1]), (vec![limit(1), limit(2)], [1, 2])] {
+            let request = question(&[1], &limits).request();
+            let sent = request.descriptors.iter().map(|one| one.limit.expect("a limit").requests_per_unit);
+            assert_eq!(sent.collect::<Vec<_>>(), expected);
+        }
+        let refused = question(&[1, 2, 3], &[]).check().unwrap_err();
+        assert_eq!(refused, "3 times --hits for 2 descriptors: give it once for all, or once for each");
+        assert!(question(&[1], &[limit(1); 3]).check().unwrap_err().starts_with("3 times --limit"));
+        assert_eq!(question(&[1, 2], &[limit(1), limit(2)]).check(), Ok(()));
     }
 
     #[test]
@@ -339,6 +466,10 @@ mod tests {
             ("::1", Err("has no port: write [::1]:8081")),
             ("localhost:x", Err("not an address such as localhost:8081 or [::1]:8081")),
             ("127.0.0.1:99999", Err("not an address such as localhost:8081 or [::1]:8081")),
+            ("unix:/run/weir.sock", Ok(("unix:/run/weir.sock", false))),
+            ("plain:unix:/run/weir.sock", Ok(("unix:/run/weir.sock", false))),
+            ("unix:", Err("has no path: write unix:/run/weir.sock")),
+            ("plain:localhost:8081", Err("not an address such as localhost:8081 or [::1]:8081")),
         ] {
             let server = text.parse().map(|GrpcServer { address, has_tls }| (address, has_tls));
             assert_eq!(server, expected.map(|(at, tls)| (at.to_owned(), tls)).map_err(str::to_owned), "{text}");

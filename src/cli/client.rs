@@ -79,7 +79,8 @@ pub fn client(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) ->
         tls,
         domain: last(&given, "domain").unwrap_or_default().to_owned(),
         descriptors,
-        hits: 1,
+        hits: vec![1],
+        limits: Vec::new(),
         receipt: None,
     };
     let mut body = Vec::new();

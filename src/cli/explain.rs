@@ -107,7 +107,7 @@ pub fn run_served(
     });
     let of_domain = loaded.policies.domain(domain);
     let row = |entries: &Vec<(String, String)>| {
-        let Weighed { met, entry } = loaded.policies.weigh(of_domain?, &as_entries(entries)).ok()?;
+        let Weighed { met, entry, .. } = loaded.policies.weigh(of_domain?, &as_entries(entries)).ok()?;
         let others: Vec<_> = entries.iter().filter(|(key, _)| Some(key.as_str()) != entry).cloned().collect();
         met.rule?.rows.as_ref().map(|_| rows::of_server(server, domain, &others))
     };

@@ -97,6 +97,9 @@ pub trait Tally: Send + Sync {
     /// share no cache line.
     fn decided(&self, _domain: &Domain, _lane: usize, _result: DecisionResult, _unmatched: u32) {}
 
+    /// The hits of this many descriptors of a request were weighed by the default factor. [mt-12]
+    fn weighed_by_default(&self, _domain: &Domain, _descriptors: u64) {}
+
     /// This many holds of a domain of this policy set had this result. [hd-8]
     fn holds(&self, _domain: &Domain, _result: HoldResult, _count: u64) {}
 

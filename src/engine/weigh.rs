@@ -44,9 +44,14 @@ impl Weigh {
         Self { entry: entry.into(), by, default, text }
     }
 
-    /// The factor of a value, or of a descriptor without the entry.
-    pub fn factor(&self, value: Option<&str>) -> Hits {
-        value.and_then(|value| self.by.get(value)).copied().unwrap_or(self.default)
+    /// The factor that a value has of its own.
+    pub fn factor_of(&self, value: &str) -> Option<Hits> {
+        self.by.get(value).copied()
+    }
+
+    /// The factor of all other values, and of a descriptor without the entry.
+    pub const fn default_factor(&self) -> Hits {
+        self.default
     }
 
     /// The values with factors of their own, in no particular order.

@@ -12,6 +12,8 @@ pub struct Weighed<'p> {
     pub met: Match<'p>,
     /// The key of the entry that only weighs. It is no part of the descriptor that was matched.
     pub entry: Option<&'p str>,
+    /// Whether its factor is the default one.
+    pub by_default: bool,
 }
 
 impl PolicySet {
@@ -33,12 +35,13 @@ impl PolicySet {
             if others.len() + 1 < entries.len() {
                 return Err(Unweighable::Twice(weigh.entry.clone()));
             }
-            let factor = Some(weigh.factor(Some(entries[at].value)));
-            return Ok(Weighed { met: Match { factor, ..met }, entry: Some(&weigh.entry) });
+            let (own, entry) = (weigh.factor_of(entries[at].value), Some(&*weigh.entry));
+            let factor = Some(own.unwrap_or(weigh.default_factor()));
+            return Ok(Weighed { met: Match { factor, ..met }, entry, by_default: own.is_none() });
         }
         let met = self.find(domain, entries);
-        let factor = weigh_of(&met).map(|weigh| weigh.factor(None));
-        Ok(Weighed { met: Match { factor, ..met }, entry: None })
+        let factor = weigh_of(&met).map(Weigh::default_factor);
+        Ok(Weighed { met: Match { factor, ..met }, entry: None, by_default: factor.is_some() })
     }
 
     /// Why a descriptor that meets no rule may be too deep: the rule that it meets without an entry by which only other rules

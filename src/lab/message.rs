@@ -1,6 +1,6 @@
 //! The messages of callers, from the descriptors of files.
 
-use weir_engine::Unit;
+use weir_engine::{Unit, Window};
 use weir_policies::test_file::Descriptor;
 use weir_rls::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{self, RateLimitOverride};
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
@@ -27,11 +27,14 @@ fn of_descriptor(descriptor: &Descriptor) -> RateLimitDescriptor {
         entries: descriptor.entries.iter().map(entry).collect(),
         hits_addend: descriptor.hits.map(|hits| u64::from(hits).into()),
         is_negative_hits: descriptor.refund,
-        limit: descriptor.limit.and_then(|(requests, window)| {
-            let (count, unit) = window.in_units(&Unit::OF_REQUESTS)?;
-            Some(limit(requests, unit, (count > 1).then_some(count)))
-        }),
+        limit: descriptor.limit.and_then(limit_of_request),
     }
+}
+
+/// A limit of the request on the wire. None if its window is not whole seconds.
+pub fn limit_of_request((requests, window): (u32, Window)) -> Option<RateLimitOverride> {
+    let (count, unit) = window.in_units(&Unit::OF_REQUESTS)?;
+    Some(limit(requests, unit, (count > 1).then_some(count)))
 }
 
 /// The limit of the request. A unit that the wire does not have becomes UNKNOWN, which is refused as on the wire.

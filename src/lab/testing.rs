@@ -13,6 +13,7 @@ mod world;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weir_engine::Hits;
 use weir_policies::test_file::{Case, Policies, TestFile};
 use weir_store::Clock as _;
 use weir_store::SystemClock;
@@ -111,11 +112,15 @@ pub struct Failure {
 /// The limit that denied a request, or the one with the fewest remaining hits.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Decider {
-    /// The path of its rule, and its amount, such as `user 3/hour`.
+    /// The path of its rule, and its amount, such as `user 3/hour` or `team 10.00 usd/month`.
     pub limit: String,
     /// The place of the rule. None for a limit of the request.
     pub place: Option<String>,
     pub remaining: u64,
+    /// What remains for people: in the unit of the limit, if it has one.
+    pub left: String,
+    /// The factor of the hits, if the rule weighs them.
+    pub factor: Option<Hits>,
     /// When the request fits again, or else when all of the limit is free again.
     pub reset: String,
 }

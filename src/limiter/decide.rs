@@ -85,6 +85,9 @@ impl Limiter {
     /// Decides a request of a domain with rules that weigh hits. [mt-12]
     async fn decide_weighed(&self, sent: Request<'_, '_>, turns: Option<&Turns>) -> Result<Answer, Undecided> {
         let weighing = Weighing::of(&sent, turns).await.inspect_err(|_| self.counts.refused(sent.started))?;
+        if weighing.by_default > 0 {
+            sent.in_force.tally.weighed_by_default(sent.domain, weighing.by_default);
+        }
         let query = weighing.query(sent.query);
         let request = sent.weighed(&query, &weighing.found);
         if request.domain.has_rows {

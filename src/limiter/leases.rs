@@ -37,8 +37,11 @@ const SETS: usize = 256;
 const SET_KEYS_MAX: usize = 8;
 /// The most keys that have leases at one time. Requests for further hot keys go to the store.
 pub const LEASED_KEYS_MAX: usize = SETS * SET_KEYS_MAX;
-/// The most leases of one key with remaining hits: the current lease and the next one.
-const LEASES_OF_KEY_MAX: usize = 2;
+/// The most leases of one key with remaining hits: the current lease, the next one, and those whose rest was too small for a request
+/// of several hits.
+const LEASES_OF_KEY_MAX: usize = 8;
+/// The current lease and the next one.
+const LEASES_IN_USE: usize = 2;
 /// weir takes the next hits ahead when at most this part of the last hits remains, so that no request has to wait.
 const LOW_WATER: Hits = 4;
 
@@ -82,7 +85,7 @@ struct Entry {
     key: Box<str>,
     hash: u64,
     /// Oldest first. At most [`LEASES_OF_KEY_MAX`] of them have remaining hits.
-    leases: SmallVec<[Held; LEASES_OF_KEY_MAX]>,
+    leases: SmallVec<[Held; LEASES_IN_USE]>,
     /// The pending call that takes hits ahead.
     asking: Option<Asking>,
     /// The remaining hits in the store's last answer.
@@ -246,7 +249,8 @@ impl Leases {
                 Some(entry) => {
                     let hits = entry.take(charge, hash);
                     let demand = asks.saturating_mul(charge.operation.asked());
-                    to_take.extend(entry.ahead(charge.limit, demand).map(|hits| (charge, hits)));
+                    let hits_of_request = charge.operation.asked();
+                    to_take.extend(entry.ahead(charge.limit, hits_of_request, demand).map(|hits| (charge, hits)));
                     hits.ok_or_else(|| entry.wait(charge.operation.asked()))
                 }
                 None => Err(Found::TooFew),
@@ -300,7 +304,7 @@ impl Leases {
         let mut set = self.lock(hash);
         if let Some(entry) = find(&mut set, charge.key, hash) {
             entry.remaining = outcome.remaining;
-            return entry.ahead(charge.limit, demand);
+            return entry.ahead(charge.limit, hits, demand);
         }
         let ahead = hits_ahead(demand, 0, outcome.remaining, charge.limit.requests())?;
         if set.len() == SET_KEYS_MAX {
@@ -377,16 +381,22 @@ impl Entry {
         Some(Taken { charge, hash, generation: held.generation, hits, left: held.left, granted: held.granted })
     }
 
-    /// The hits that the caller must take ahead now. `None` if the leases have enough, or a call is pending.
-    fn ahead(&mut self, limit: &Limit, demand: Hits) -> Option<Hits> {
-        let newest = self.leases.last().map_or(0, |held| held.granted.receipt.hits);
-        let usable = || self.leases.iter().filter(|held| held.left > 0 && held.is_usable(limit));
-        let held = usable().fold(0, |sum: Hits, held| sum.saturating_add(held.left));
-        let is_enough = held > newest / LOW_WATER || usable().count() >= LEASES_OF_KEY_MAX;
-        if self.asking.is_some() || (held > 0 && is_enough) {
+    /// The hits that the caller of a request must take ahead now. `None` if the leases have enough, or a call is pending.
+    fn ahead(&mut self, limit: &Limit, hits_of_request: Hits, demand: Hits) -> Option<Hits> {
+        let (newest, older) = self.leases.split_last().map_or((None, &[][..]), |(newest, older)| (Some(newest), older));
+        let has_hits = |held: &&Held| held.left > 0 && held.is_usable(limit);
+        let sum = |sum: Hits, held: &Held| sum.saturating_add(held.left);
+        // The rest of an older lease can be too small for a request of several hits. It ends with its lease.
+        let in_use =
+            || newest.into_iter().chain(older.iter().filter(|held| held.left >= hits_of_request)).filter(has_hits);
+        let low_water = newest.map_or(0, |held| held.granted.receipt.hits) / LOW_WATER;
+        let (all, count) =
+            self.leases.iter().filter(has_hits).fold((0, 0), |(all, count), held| (sum(all, held), count + 1));
+        let is_enough = in_use().fold(0, sum) > low_water || in_use().count() >= LEASES_IN_USE;
+        if self.asking.is_some() || is_enough || count >= LEASES_OF_KEY_MAX {
             return None;
         }
-        let hits = hits_ahead(demand, held, self.remaining, limit.requests())?;
+        let hits = hits_ahead(demand, all, self.remaining, limit.requests())?;
         self.asking = Some(Asking::new(hits));
         Some(hits)
     }

@@ -19,6 +19,8 @@ pub(super) struct Weighing<'p, 'q> {
     pub(super) found: SmallVec<[Match<'p>; 2]>,
     /// The entries of each descriptor that has an entry which only weighs.
     others: SmallVec<[Option<SmallVec<[Entry<'q>; 4]>>; 2]>,
+    /// How many descriptors have the default factor.
+    pub(super) by_default: u64,
 }
 
 impl<'p, 'q> Weighing<'p, 'q> {
@@ -30,7 +32,8 @@ impl<'p, 'q> Weighing<'p, 'q> {
         let Request { in_force, domain, query, .. } = *request;
         let turns = turns.filter(|_| query.is_long());
         let count = query.descriptors.len();
-        let mut weighing = Self { found: SmallVec::with_capacity(count), others: SmallVec::with_capacity(count) };
+        let (found, others) = (SmallVec::with_capacity(count), SmallVec::with_capacity(count));
+        let mut weighing = Self { found, others, by_default: 0 };
         for (descriptor, asked) in query.descriptors.iter().enumerate() {
             let _turn = match turns {
                 Some(turns) => Some(turns.next().await),
@@ -41,7 +44,10 @@ impl<'p, 'q> Weighing<'p, 'q> {
             let (met, others) = match weighed.map_err(unweighed)? {
                 // Its limit is charged on its entries as they stand. [mt-6]
                 weighed if is_replaced(asked, &weighed) => (in_force.policies.find(domain, asked.entries), None),
-                Weighed { met, entry } => (met, entry.map(|entry| without(asked.entries, entry))),
+                Weighed { met, entry, by_default } => {
+                    weighing.by_default += u64::from(by_default);
+                    (met, entry.map(|entry| without(asked.entries, entry)))
+                }
             };
             if let Some(factor) = met.factor {
                 asked.operation.weighed(factor).map_err(unweighed)?;

@@ -80,7 +80,7 @@ pub use kept::{KEPT_BYTES_MAX, Kept, KeptSources, Sources};
 pub use keys::{Kind, Needs, Only, Row};
 pub use limits::{FILE_BYTES_MAX, Limits, TOTAL_BYTES_MAX};
 pub use overlay::{OverlayFile, OverlayUse};
-pub use rate::{SHORT_UNITS, parse_named_rate};
+pub use rate::{SHORT_UNITS, parse_named_rate, parse_rate_of_request};
 use state::Reader;
 pub use tables::KINDS;
 use tree::Planted;

@@ -127,6 +127,18 @@ pub(super) fn small((requests, period): (Count, Period)) -> Result<(u32, Period)
     Ok((small, period))
 }
 
+/// Reads the hits and the window of a limit of a request, such as `10/minute`.
+///
+/// # Errors
+/// With the reason, which quotes the text.
+pub fn parse_rate_of_request(text: &str) -> Result<(u32, Window), String> {
+    let (requests, period) = parse(text).and_then(small)?;
+    match period.window.in_units(&Unit::OF_REQUESTS) {
+        None => Err("the window of a limit of the request is whole seconds".to_owned()),
+        Some(_) => Ok((requests, period.window)),
+    }
+}
+
 /// The unit of a word: a short word in lower case, or a unit's name in any case.
 fn unit(word: &str) -> Option<Unit> {
     let short = SHORT_UNITS.iter().find(|(short, _)| *short == word);

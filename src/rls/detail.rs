@@ -9,13 +9,15 @@ use serde_json::{Map, Value, json};
 use weir_engine::Hits;
 use weir_limiter::{Answer, Status};
 
+use super::proto::RateLimitResponse;
+
 /// The field of a status, and the key of the metadata's list of statuses.
 const DETAIL: &str = "detail";
 
 /// The detail of one status, if it has a limit: waits in whole microseconds, with `null` for a wait that never ends, and
 /// whether the hits of its descriptor were charged. `at_latest` is present if the first wait is an upper bound [cc-4], the
-/// hits of the limit if its status cannot have them [lm-8], `amount` if the limit has one [lm-9], and `factor` if its rule
-/// weighs hits [mt-12].
+/// hits of the limit if its status cannot have them [lm-8], amounts if the limit has one [lm-9], and `factor` if its rule weighs
+/// hits [mt-12].
 fn fields(status: &Status) -> Option<impl Iterator<Item = (&'static str, Value)>> {
     let (detail, limit) = (status.detail.as_ref()?, status.limit.as_ref());
     let at_latest = detail.fits_after.is_some_and(|wait| wait.is_bound);
@@ -32,8 +34,10 @@ fn fields(status: &Status) -> Option<impl Iterator<Item = (&'static str, Value)>
     .chain(at_latest.then_some(("at_latest", Value::Bool(true))))
     .chain(detail.factor.map(|factor| ("factor", json!(factor))));
     let large = large.map(|limit| [("requests", json!(limit.requests)), ("remaining", json!(status.remaining))]);
-    let amount = amount.map(|amount| ("amount", json!(amount.text(status.remaining))));
-    Some(own.chain(large.into_iter().flatten()).chain(amount))
+    let amounts = limit.zip(amount).map(|(limit, amount)| {
+        [("amount", json!(amount.text(status.remaining))), ("limit_amount", json!(amount.text(limit.requests)))]
+    });
+    Some(own.chain(large.into_iter().flatten()).chain(amounts.into_iter().flatten()))
 }
 
 /// The details of an answer, for [`add_to_json`].
@@ -70,6 +74,19 @@ pub fn metadata(answer: &Answer) -> Struct {
     let list = Kind::ListValue(pbjson_types::ListValue { values: details.map(Into::into).collect() });
     let ours = Kind::StructValue(Struct { fields: [(DETAIL.to_owned(), list.into())].into_iter().collect() });
     Struct { fields: [("weir".to_owned(), ours.into())].into_iter().collect() }
+}
+
+/// What is left of the limit of a status, and its hits: in its amount, or as numbers if its status cannot have them. None if the
+/// dynamic metadata of the response has neither.
+pub fn exact(response: &RateLimitResponse, status: usize) -> Option<[String; 2]> {
+    let metadata = serde_json::to_value(response.dynamic_metadata.as_ref()?).ok()?;
+    let detail = metadata.pointer(&format!("/weir/{DETAIL}/{status}"))?;
+    let text = |name: &str| match detail.get(name)? {
+        Value::String(text) => Some(text.clone()),
+        number => number.as_f64().map(|number| number.to_string()),
+    };
+    let both = |[left, of]: [&str; 2]| Some([text(left)?, text(of)?]);
+    both(["amount", "limit_amount"]).or_else(|| both(["remaining", "requests"]))
 }
 
 fn kind(value: &Value) -> Kind {
@@ -138,7 +155,7 @@ mod tests {
             {"code": "OVER_LIMIT", "detail": {
                 "algorithm": "concurrency", "fits_after_us": 9, "reset_after_us": 9, "wait_us": 0, "charged": false,
                 "at_latest": true, "requests": 10_000_000_000_000_u64, "remaining": 9_999_999_999_999_u64,
-                "amount": "9999999.999999 usd",
+                "amount": "9999999.999999 usd", "limit_amount": "10000000.00 usd",
             }},
         ]});
         assert_eq!(with, expected);
@@ -154,8 +171,27 @@ mod tests {
             null,
             {"algorithm": "gcra", "fits_after_us": null, "reset_after_us": 0.0, "wait_us": 0.0, "charged": false},
             {"algorithm": "concurrency", "fits_after_us": 9.0, "reset_after_us": 9.0, "wait_us": 0.0, "charged": false,
-             "at_latest": true, "requests": 1e13, "remaining": 9_999_999_999_999.0, "amount": "9999999.999999 usd"},
+             "at_latest": true, "requests": 1e13, "remaining": 9_999_999_999_999.0, "amount": "9999999.999999 usd",
+             "limit_amount": "10000000.00 usd"},
         ]}});
         assert_eq!(metadata, expected);
+    }
+    #[test]
+    fn a_response_has_exact_numbers_only_by_its_metadata() {
+        let response = |answer: &Answer| RateLimitResponse {
+            dynamic_metadata: Some(metadata(answer)),
+            ..RateLimitResponse::default()
+        };
+        let amounts = ["9999999.999999 usd", "10000000.00 usd"].map(str::to_owned);
+        assert_eq!(exact(&response(&answer()), 3), Some(amounts));
+        let mut plain = answer();
+        if let Some(limit) = &mut plain.statuses[3].limit {
+            limit.amount = None;
+        }
+        assert_eq!(exact(&response(&plain), 3), Some(["9999999999999", "10000000000000"].map(str::to_owned)));
+        for status in [0, 1, 4] {
+            assert_eq!(exact(&response(&answer()), status), None, "{status}");
+        }
+        assert_eq!(exact(&RateLimitResponse::default(), 3), None);
     }
 }

@@ -73,6 +73,15 @@ pub struct Identity {
     pub key: PathBuf,
 }
 
+impl Identity {
+    /// Why each server refuses this certificate now, if the certificate shows it.
+    pub fn unfit(&self) -> Option<String> {
+        let pem = files::read_bounded(&self.certificate, TLS_FILE_BYTES_MAX).ok()?;
+        let reason = validity::unfit(&certificates(&self.certificate, &pem).ok()?)?;
+        Some(format!("{} {reason}", self.certificate.display()))
+    }
+}
+
 pub struct Tls {
     files: TlsFiles,
     /// The protocols offered by ALPN; none if empty.

@@ -18,6 +18,8 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use x509_cert::certificate::{CertificateInner, Raw};
 use x509_cert::der::Decode as _;
+use x509_cert::der::oid::db::rfc5280::ID_KP_CLIENT_AUTH;
+use x509_cert::ext::pkix::ExtendedKeyUsage;
 
 /// A certificate that expires within this time is logged when weir starts to use it, and when this time begins.
 const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3_600);
@@ -131,6 +133,21 @@ impl Period {
             not_after: validity.not_after.to_unix_duration().as_secs(),
         })
     }
+}
+
+/// Why each server refuses this chain of a client now, if the chain shows it.
+pub(super) fn unfit(chain: &[CertificateDer<'_>]) -> Option<String> {
+    let (now, periods) = (now(), || chain.iter().filter_map(Period::of));
+    if let Some(expired) = periods().map(|period| period.not_after).find(|not_after| *not_after < now) {
+        return Some(format!("has expired at {}", date(expired)));
+    }
+    if let Some(begins) = periods().map(|period| period.not_before).find(|not_before| *not_before > now) {
+        return Some(format!("is not valid before {}", date(begins)));
+    }
+    let own = CertificateInner::<Raw>::from_der(chain.first()?).ok()?;
+    let (_, usage) = own.tbs_certificate().get_extension::<ExtendedKeyUsage>().ok()??;
+    let is_for_clients = usage.0.contains(&ID_KP_CLIENT_AUTH);
+    (!is_for_clients).then(|| "is not for clients: its extended key usage has no clientAuth".to_owned())
 }
 
 /// When a certificate expires.

@@ -361,6 +361,30 @@ fn diff(old: &str, new: &str, format: DiffFormat, fail_on: &[FailOn]) -> (Outcom
     (outcome, String::from_utf8(out).unwrap().replace(&place, ""))
 }
 
+/// Callers are no policies: other rights beside the same policies are no difference.
+#[test]
+fn files_of_callers_beside_policies_are_not_compared() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let side = |name: &str, callers: &str| {
+        let path = directory.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("shop.yaml"), "domain: shop\ndescriptors: [{key: user, rate_limit: 5/h}]\n").unwrap();
+        fs::write(path.join("mesh.callers.yaml"), callers).unwrap();
+        path
+    };
+    let diff = Diff {
+        old: side("old", "callers: [{name: a, listeners: [grpc], domains: [shop], may: [charge]}]\n"),
+        new: side("new", "callers: [{name: b, listeners: [grpc], domains: [bank], may: [peek]}]\n"),
+        dialect: DialectArguments::default(),
+        traffic: None,
+        format: DiffFormat::Text,
+        fail_on: Vec::new(),
+        old_overlay: None,
+    };
+    let mut out = Vec::new();
+    assert_eq!(run(&diff, &mut out).unwrap(), Outcome::Same, "{}", String::from_utf8_lossy(&out));
+}
+
 #[test]
 fn rows_of_files_that_lose_their_effect_are_counted() {
     let directory = tempfile::TempDir::new().unwrap();

@@ -95,6 +95,25 @@ fn a_hold_is_opened_and_settled_from_the_command_line() {
     assert!(released.contains("999963 of 1000000 per year left"), "{released}");
 }
 
+/// A budget of ten million dollars was shown as `4294967295 of 4294967295`.
+#[test]
+fn a_budget_is_shown_in_dollars_on_the_command_line() {
+    let policy = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/budgets/team.yaml")).unwrap();
+    let ask = |settings: &[&str]| {
+        let served = Served::start(&policy, settings);
+        let server = served.at.grpc.to_string();
+        let question = ["ask", &server, "ai", "team=search", "tokens=search", "--hits", "2500000", "--hits", "8000"];
+        let output = Command::new(binary()).args(question).output().expect("weir runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let exact = ask(&["response.dynamic_metadata=on"]);
+    assert!(exact.contains("team=search   OK   9999997.50 of 10000000.00 usd per month left, resets in "), "{exact}");
+    assert!(exact.contains("tokens=search   OK   192000 of 200000 per minute left"), "{exact}");
+    let bounded = ask(&[]);
+    assert!(bounded.contains("4294967295 or more of 4294967295 or more per month left"), "{bounded}");
+    assert!(bounded.contains("; response.dynamic_metadata shows all digits\n"), "{bounded}");
+}
+
 #[test]
 fn a_bad_receipt_is_refused_by_its_place_and_means_nothing_without_holds() {
     let served = Served::start(POLICY, &[]);

@@ -214,6 +214,27 @@ fn an_update_replaces_all_and_keeps_what_was_used() {
     assert!(metric(&weir, "weir_xds_accepted_timestamp_seconds") > 1_600_000_000);
 }
 
+/// [cr-4]
+#[test]
+fn callers_have_rights_in_domains_that_come_by_xds() {
+    let callers = tempfile::NamedTempFile::new().expect("a file");
+    let text = "callers: [{name: shops, listeners: [grpc], domains: ['shop*'], may: [charge, peek]}]\n";
+    std::fs::write(callers.path(), text).expect("it is written");
+    let ads = Ads::start();
+    ads.set("1", vec![shop(10), ads::config("bank", vec![limited("user", 3)])]);
+    let weir = serving(&ads.server(), &[&format!("callers.file={}", callers.path().display())]);
+    let mut client = Client::connect(weir.grpc);
+    let mut ask = |domain: &str| client.ask(rls::request(domain, &[("user", "ann")])).map_err(|status| status.code());
+    let refused = tonic::Code::PermissionDenied;
+    assert!(ask("shop").is_ok());
+    assert_eq!(ask("bank").unwrap_err(), refused);
+    // A domain of an update is theirs at once, by its name.
+    ads.set("2", vec![shop(10), ads::config("shop/eu", vec![limited("user", 3)])]);
+    ads.wait_for_ack("2");
+    assert!(ask("shop/eu").is_ok_and(|answer| answer.statuses[0].current_limit.is_some()));
+    assert_eq!(ask("bank").unwrap_err(), refused);
+}
+
 #[test]
 fn a_bad_update_is_refused_whole_and_the_old_one_stays() {
     let ads = Ads::start();

@@ -81,6 +81,25 @@ fn holds_of_a_budget_settle_exactly() {
     });
 }
 
+/// [lm-8] [tr-1] [tr-2]
+#[test]
+fn a_budget_on_trial_counts_to_the_last_one_and_keeps_its_state_when_it_is_enforced() {
+    on_both(|worlds| {
+        for window in ["calendar: true", "anchor: first_hit"] {
+            let limit = format!("rate: 10_000_000_000/month, {window}, name: tried");
+            let world = worlds.with(&policy(&format!("{limit}, shadow: true")), Mode::Atomic);
+            let rest = u32::try_from(10_000_000_000 - 2 * u64::from(MOST)).expect("less than a charge");
+            for (hits, is_over) in [(MOST, false), (MOST, false), (rest + 1, true), (rest - 1, false)] {
+                assert!(!world.ask(Operation::Consume(hits)).denied, "{window}");
+                assert_eq!(world.trials.take(), [("tried".to_owned(), is_over)], "{window}: {hits}");
+            }
+            world.swap(&policy(&limit));
+            assert_eq!(left(&world), 1, "{window}");
+            assert!(world.ask(Operation::Consume(2)).denied, "{window}");
+        }
+    });
+}
+
 /// [ov-1] [rw-1]
 #[test]
 fn rows_and_overrides_have_budgets() {

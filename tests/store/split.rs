@@ -3,6 +3,7 @@
 
 mod alerts;
 mod holds;
+mod large;
 mod leases;
 mod rows;
 mod slotted;

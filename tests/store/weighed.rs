@@ -122,6 +122,28 @@ fn reports_are_weighed_and_permits_are_one() {
     });
 }
 
+/// [mt-12] [te-1]
+#[test]
+fn the_limits_whose_term_has_come_are_charged_weighed_hits() {
+    on_both(|worlds| {
+        // The clock begins at midnight of the 3rd of January 2041.
+        let limits = [
+            "rate: 100/hour, until: '2041-01-03T00:00:01Z', name: first",
+            "rate: 100/hour, from: '2041-01-03T00:00:01Z', name: second",
+            "rate: 1000/day",
+        ];
+        let world = worlds.with(&policy("", &limits), Mode::Atomic);
+        let large = || {
+            let answer = ask(&world, &["user=ann", "model=large"], Operation::Consume(3));
+            (answer.denied, answer.limits[0].name.to_string(), used(&answer, 0), used(&answer, 1))
+        };
+        assert_eq!(large(), (false, "first".to_owned(), 90, 90));
+        assert_eq!(large(), (true, "first".to_owned(), 90, 90));
+        world.step(1_000_000);
+        assert_eq!(large(), (false, "second".to_owned(), 90, 180));
+    });
+}
+
 /// [mt-15]
 #[test]
 fn a_request_that_cannot_be_weighed_charges_nothing() {

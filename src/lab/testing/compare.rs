@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use weir_engine::words::IN_FLIGHT;
-use weir_engine::{Micros, Rule, metadata};
+use weir_engine::{Micros, Rule, Window, metadata};
 use weir_limiter::{Answer, Status};
 use weir_policies::test_file::{
     Ask, Expect, ExpectedHeader, ExpectedLimit, ExpectedStatus, Positioned, Range, Verdict,
@@ -97,7 +97,9 @@ pub(super) fn decided_by(got: &RequestResult) -> Option<Decider> {
     let (status, rule) = denying.or_else(|| limited().min_by_key(|(status, _)| status.remaining))?;
     let limit = status.limit.as_ref()?;
     let rule = rule.and_then(|rule| load.policies.rules().get(rule as usize));
-    let (path, amount) = (rule.map_or("(request)", |rule| &*rule.path), amount((limit.requests, limit.window)));
+    let unit = |hits: u64| limit.amount.as_ref().map_or_else(|| hits.to_string(), |unit| unit.text(hits));
+    let path = rule.map_or("(request)", |rule| &*rule.path);
+    let amount = amount(&unit(limit.requests), limit.window);
     Some(Decider {
         limit: match &limit.name {
             Some(name) => format!("{path} {amount} ({name})"),
@@ -105,6 +107,8 @@ pub(super) fn decided_by(got: &RequestResult) -> Option<Decider> {
         },
         place: rule.and_then(|rule| load.places.get(rule.id as usize)).map(ToString::to_string),
         remaining: status.remaining,
+        left: unit(status.remaining),
+        factor: status.detail.and_then(|detail| detail.factor),
         reset: status.until_reset.map_or_else(|| NONE.to_owned(), length),
     })
 }
@@ -200,7 +204,8 @@ impl Differences {
         }
         if let Some(limit) = &expected.limit {
             let got = status.limit.as_ref().map(|limit| (limit.requests, limit.window));
-            let shown = |limit: &Option<ExpectedLimit>| limit.map_or_else(|| NONE.to_owned(), amount);
+            let text = |(requests, window): ExpectedLimit| amount(&requests.to_string(), window);
+            let shown = |limit: &Option<ExpectedLimit>| limit.map_or_else(|| NONE.to_owned(), text);
             self.check(limit, &format!("{prefix}limit"), got == limit.value, shown, || shown(&got));
         }
         if let Some(name) = &expected.name {
@@ -243,7 +248,7 @@ fn length(us: Micros) -> String {
 }
 
 /// A limit in the short form of policies; `3 in flight` of requests.
-fn amount((requests, window): ExpectedLimit) -> String {
+fn amount(requests: &str, window: Option<Window>) -> String {
     match window.map(|window| (window, window.unit())) {
         None => format!("{requests} {IN_FLIGHT}"),
         Some((_, Some(unit))) => format!("{requests}/{}", unit.name()),

@@ -1,7 +1,7 @@
 //! The descriptors of a request in a test: in the short form of `weir explain`, or in full.
 
+use weir_engine::Window;
 use weir_engine::descriptor::parse_entries;
-use weir_engine::{Unit, Window};
 use weir_text::quoted;
 use weir_text::yaml::{NodeId, Value};
 
@@ -9,7 +9,7 @@ use super::Descriptor;
 use super::keys::{descriptor, entry, step};
 use crate::fields::{Fields, Read};
 use crate::state::{FileReader, Reported};
-use crate::{NAME_BYTES_MAX, Position, rate};
+use crate::{NAME_BYTES_MAX, Position, parse_rate_of_request};
 
 impl FileReader<'_> {
     /// The descriptors and the hits of a request. The request's keys apply to descriptors that omit them.
@@ -125,16 +125,6 @@ impl FileReader<'_> {
 
     pub(crate) fn limit_of_request(&mut self, fields: &Fields, key: &'static str) -> Read<(u32, Window)> {
         let Some(text) = self.text(fields, key, NAME_BYTES_MAX)? else { return Ok(None) };
-        let (requests, period) = match rate::parse(&text).and_then(rate::small) {
-            Ok(rate) => rate,
-            Err(reason) => return Err(self.report_value(fields, key, reason)),
-        };
-        match period.window.in_units(&Unit::OF_REQUESTS) {
-            None => {
-                let message = "the window of a limit of the request is whole seconds".to_owned();
-                Err(self.report_value(fields, key, message))
-            }
-            Some(_) => Ok(Some((requests, period.window))),
-        }
+        parse_rate_of_request(&text).map(Some).map_err(|reason| self.report_value(fields, key, reason))
     }
 }

@@ -13,7 +13,7 @@ use super::families::{Single, Source, Value, Visitor};
 use super::latency::Latencies;
 use super::listed::{Listed, ListedFamily};
 use super::registry::Number;
-use super::table::{HOLD_HITS, HOLDS, REQUESTS_TOTAL, UNMATCHED};
+use super::table::{HOLD_HITS, HOLDS, REQUESTS_TOTAL, UNMATCHED, WEIGHED_BY_DEFAULT};
 
 /// The label `domain` of unknown domains, and of requests that cannot be read.
 pub(super) const UNKNOWN: &str = "(unknown)";
@@ -34,6 +34,8 @@ pub(super) struct DomainCounts {
     lanes: Box<[Lane]>,
     /// Without lanes, because a hold costs more than a shared counter. None if the domain never had holds.
     holds: OnceLock<Box<Holds>>,
+    /// The same for descriptors with the default factor. None if the domain never weighed hits.
+    weighed_by_default: OnceLock<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -53,7 +55,12 @@ const RESULTS: [Counted; 3] =
 
 impl DomainCounts {
     fn new(lanes: usize) -> Self {
-        Self { lanes: (0..lanes).map(|_| Lane::default()).collect(), holds: OnceLock::new() }
+        let lanes = (0..lanes).map(|_| Lane::default()).collect();
+        Self { lanes, holds: OnceLock::new(), weighed_by_default: OnceLock::new() }
+    }
+
+    pub(super) fn add_weighed_by_default(&self, descriptors: u64) {
+        self.weighed_by_default.get_or_init(AtomicU64::default).fetch_add(descriptors, Relaxed);
     }
 
     pub(super) fn add_holds(&self, result: HoldResult, count: u64) {
@@ -111,6 +118,9 @@ impl Domains {
         for (_, counts) in domains.iter().zip(&counts).filter(|(domain, _)| domain.has_holds) {
             counts.holds.get_or_init(Box::default);
         }
+        domains.iter().zip(&counts).filter(|(domain, _)| domain.weighs()).for_each(|(_, counts)| {
+            counts.add_weighed_by_default(0);
+        });
         let names = domains.iter().map(|domain| Arc::<str>::from(&*domain.name));
         let mut named: Vec<_> = names.zip(counts.iter().cloned()).collect();
         named.sort_unstable_by(|one, other| one.0.cmp(&other.0));
@@ -134,7 +144,7 @@ pub(super) fn metrics_of_domains(
     domains: &Domains,
     latencies: Arc<Latencies>,
     descriptors: Number,
-) -> [Box<dyn Source>; 6] {
+) -> [Box<dyn Source>; 7] {
     let listed = |name, show: Show| -> Box<dyn Source> {
         let show = move |domain: &Arc<str>, counts: &Arc<DomainCounts>, to: &mut dyn Visitor| show(domain, counts, to);
         Box::new(ListedFamily::new(name, domains.named.clone(), show))
@@ -168,6 +178,11 @@ pub(super) fn metrics_of_domains(
         let of_policy = of_policy.map_or(0, |(_, counts)| counts.sum(|lane| &lane.unmatched));
         to.series(&[("domain", UNKNOWN)], Value::Count(descriptors.get() + of_policy));
     }));
+    let weighed_by_default = listed(WEIGHED_BY_DEFAULT, |domain, counts, to| {
+        if let Some(count) = counts.weighed_by_default.get() {
+            to.series(&[("domain", domain)], Value::Count(count.load(Relaxed)));
+        }
+    });
     // Of the domains that have or had holds.
     let holds = listed(HOLDS, |domain, counts, to| {
         for (result, count) in HoldResult::NAMES.iter().zip(counts.holds.get().iter().flat_map(|holds| &holds.results))
@@ -180,5 +195,5 @@ pub(super) fn metrics_of_domains(
             to.series(&[("domain", domain), ("kind", kind)], Value::Count(hits.load(Relaxed)));
         }
     });
-    [requests, Box::new(of_unknown), unmatched, Box::new(unmatched_of_unknown), holds, hits]
+    [requests, Box::new(of_unknown), unmatched, Box::new(unmatched_of_unknown), weighed_by_default, holds, hits]
 }

@@ -173,6 +173,12 @@ impl Tally for RuleTally {
         }
     }
 
+    fn weighed_by_default(&self, domain: &Domain, descriptors: u64) {
+        if let Some(counts) = self.domains.get(domain.id as usize) {
+            counts.add_weighed_by_default(descriptors);
+        }
+    }
+
     fn holds(&self, domain: &Domain, result: HoldResult, count: u64) {
         if let Some(counts) = self.domains.get(domain.id as usize) {
             counts.add_holds(result, count);

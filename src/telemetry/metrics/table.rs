@@ -83,6 +83,7 @@ pub const SECTIONS: [Section; 14] = [
 
 pub const REQUESTS_TOTAL: &str = "weir_requests_total";
 pub const UNMATCHED: &str = "weir_unmatched_descriptors_total";
+pub const WEIGHED_BY_DEFAULT: &str = "weir_weighed_by_default_total";
 pub const HOLDS: &str = "weir_holds_total";
 pub const HOLD_HITS: &str = "weir_hold_hits_total";
 pub const ALERTS: &str = "weir_alerts_total";
@@ -105,6 +106,10 @@ const REQUESTS: Section = Section {
             .more("A misspelt key, in a policy or in Envoy's configuration, shows here. So does a descriptor that is \
                    deliberately without a rule. A descriptor with a limit of the request is not counted. `(unknown)` has the \
                    descriptors of domains that no policy has."),
+        counter(WEIGHED_BY_DEFAULT, &["domain"], "descriptors")
+            .help("Descriptors whose hits were weighed by the default factor, by domain.")
+            .more("Of domains with [`weigh`](policies.md#weighed-hits). The value is new, misspelt or absent, or is meant to have the \
+                   default. `weir tap --values shown` has the values."),
         histogram(DECISION_DURATION, &[], "seconds")
             .help("Time from a decoded request to its answer.")
             .more("Its buckets have exemplars with trace ids where tracing is on and the reader asks for OpenMetrics."),

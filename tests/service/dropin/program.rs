@@ -218,6 +218,20 @@ fn a_server_is_asked_from_the_command_line() {
             assert_eq!(asked.status.code(), Some(code), "{domain} {user} {answer}: {}", stdout(&asked));
         }
     }
+    // Each descriptor has its own hits, and a limit of the request.
+    let own = ["user=cat", "user=dan", "--hits", "1", "--hits", "3", "--limit", "9/90s"];
+    let text = stdout(&ask(&own));
+    assert!(
+        text.starts_with("OK\n  user=cat   OK   8 of 9 left") && text.contains("user=dan   OK   6 of 9 left"),
+        "{text}"
+    );
+    let refused = ask(&[&own[..], &["user=eve"]].concat());
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        stderr(&refused).contains("2 times --hits for 3 descriptors: give it once for all"),
+        "{}",
+        stderr(&refused)
+    );
     let unknown = stdout(&output("weir", &["ask", &address, "shpo", "user=ann"]));
     assert!(unknown.contains("no rule of the domain shpo limits it"), "{unknown}");
     let over = ask(&["user=ann", "--hits", "2", "--json"]);

@@ -154,6 +154,19 @@ fn weir_ask_and_the_client_of_envoyproxy_ratelimit_speak_tls() {
         assert!(text.contains(reason), "{address} {arguments:?}: {text}");
     }
 
+    // Its certificate is the reason of each refusal.
+    let expired = authority.client_until("expired", 1_000_000_000);
+    for (issued, reason) in [
+        (&expired, format!("{} has expired at 2001-09-09T01:46:40Z", path(&expired.certificate))),
+        (&authority.server("other", &["localhost"]), "is not for clients: its extended key usage".to_owned()),
+        (&other.client("stranger"), "its log".to_owned()),
+    ] {
+        let (cert, key) = (path(&issued.certificate), path(&issued.key));
+        let arguments = ["--tls-ca-file", &ours, "--tls-cert-file", &cert, "--tls-key-file", &key];
+        let (code, text) = answer(&at, &arguments);
+        assert!(code == Some(2) && text.contains(&reason), "{text}");
+    }
+
     let question = ["-dial_string", bare, "-domain", "shop", "-descriptors", "user=ann", "-grpc-use-tls"];
     let files = ["-grpc-server-ca-file", &ours, "-grpc-cert-file", &cert, "-grpc-key-file", &key];
     let output = asked("ratelimit_client", &[&question[..], &files].concat());
@@ -605,6 +618,12 @@ fn a_unix_socket_serves_and_goes_with_weir() {
     assert_eq!(admitted(&Connector::new(Address::Unix(path.clone()))), Ok(true));
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
+
+    for spelled in [address.clone(), format!("plain:{address}")] {
+        let asked =
+            Command::new(process::binary()).args(["ask", &spelled, "shop", "user=ann"]).output().expect("it runs");
+        assert!(asked.status.success() && asked.stdout.starts_with(b"OK\n  user=ann   OK   "), "{asked:?}");
+    }
 
     // Another weir does not take the socket of one that runs.
     let (status, written) = Process::spawn(serve(&policies.path(), &arguments)).finish();

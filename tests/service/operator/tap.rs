@@ -232,6 +232,8 @@ fn weighed_hits_have_their_factor_and_their_errors() {
         let answer = http::post_json(served.at.http, "/json?detail=true", &asked(model, 2).to_string()).unwrap();
         let answer: Value = serde_json::from_str(&answer.body).unwrap();
         assert_eq!(answer["statuses"][0]["detail"]["factor"], factor, "{answer}");
+        let by_default = served.metric("weir_weighed_by_default_total{domain=\"shop\"}");
+        assert_eq!(by_default, Some(u64::from(model == "other")), "a model without a factor of its own shows");
         let line = tap.next();
         let descriptor = &checked(&line)[0];
         let expected = json!({"entries": [["model", descriptor["entries"][0][1]], ["plan", "free"]], "factor": factor,

@@ -165,6 +165,25 @@ fn a_receipt_or_an_end_that_no_request_has_is_a_failure_and_a_settle_is_named() 
     "#);
 }
 
+/// The lines had `10000000/month` and 7000000 left, and no factor.
+#[test]
+fn a_decision_is_shown_in_its_amount_and_with_its_factor() {
+    let policy = "domain: shop\ndescriptors: [{key: team, weigh: {entry: model, by: {large: 30}, default: 1}, \
+                  rate_limit: {rate: 10_000_000/month, calendar: true, amount: {in: usd, scale: 1_000_000}, name: dollars}}]";
+    let written = Written::new(
+        "domain: shop\ncases:\n- name: c\n  steps:\n  \
+         - {ask: \"team=a,model=large\", hits: 100_000, expect: {remaining: 6000000}}\n",
+    );
+    written.write("shop.yaml", policy);
+    let (_, report) = ran(&written.tests());
+    let expected = "  decided by team 10.00 usd/month (dollars): 7.00 usd left, reset 30d, hits times 30   ";
+    assert!(report.contains(expected) && report.contains("    + got      7000000\n"), "{report}");
+    let (_, report) = ran(&Tests { format: TestFormat::Json, ..written.tests() });
+    let json: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let decided_by = &json["files"][0]["cases"][0]["failures"][0]["decided_by"];
+    assert_eq!((&decided_by["remaining"], &decided_by["factor"]), (&7_000_000.into(), &30.into()), "{decided_by}");
+}
+
 #[test]
 fn json_and_junit_say_the_same() {
     let written = Written::new(WRONG);

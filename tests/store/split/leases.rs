@@ -31,6 +31,9 @@ descriptors:
       - {rate: 10_000/day, algorithm: sliding_window, lease: 1s}
   - key: requests
     rate_limit: {rate: 10_000/day, lease: 1s, counts: requests}
+  - key: weighed
+    weigh: {entry: model, by: {large: 30}, default: 3}
+    rate_limit: {rate: 10_000/day, lease: 1s}
   - key: plain
     rate_limit: 10_000/day
 ";
@@ -185,6 +188,26 @@ fn a_hot_key_asks_the_store_seldom_and_its_answers_count_down() {
             assert_eq!(replica.left(key, "hot").await, u64::from(LIMIT - REQUESTS), "{key}");
             assert_eq!(replica.seen.hits(LeaseHits::Lost), 0);
             assert_eq!(replica.seen.results()[1..], [0, 0]);
+        });
+    }
+}
+
+/// Two leases with a hit left stopped leases of the key until one of them ended: nearly each request of two hits asked the store.
+/// [mt-12] [ls-2]
+#[test]
+fn requests_of_several_hits_ask_the_store_seldom() {
+    const REQUESTS: u32 = 1_000;
+    // Three hits by the request, or by the default factor of its rule.
+    for (key, operation) in [("tenant", Operation::Consume(3)), ("weighed", ONE)] {
+        let replica = Replica::new(LEASED, &Slotted::new(7));
+        run(async {
+            for number in 0..REQUESTS {
+                assert!(!replica.ask(due(number), &[(key, "hot", operation)]).await.denied, "{key} {number}");
+            }
+            let calls = replica.store.calls.load(SeqCst);
+            assert!(calls <= REQUESTS as usize / 10, "{key}: {calls} calls");
+            replica.end_of_leases().await;
+            assert_eq!(replica.left(key, "hot").await, u64::from(LIMIT - 3 * REQUESTS), "{key}");
         });
     }
 }

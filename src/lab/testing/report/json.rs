@@ -77,8 +77,8 @@ fn failure(failure: &Failure) -> Value {
         "line": failure.position.line,
         "column": failure.position.column,
         "step": failure.step,
-        "decided_by": failure.decided_by.as_ref().map(|Decider { limit, place, remaining, reset }| {
-            json!({ "limit": limit, "place": place, "remaining": remaining, "reset": reset })
+        "decided_by": failure.decided_by.as_ref().map(|Decider { limit, place, remaining, factor, reset, .. }| {
+            json!({ "limit": limit, "place": place, "remaining": remaining, "factor": factor, "reset": reset })
         }),
         "differences": failure.differences.iter().map(difference).collect::<Vec<_>>(),
         "further_requests": failure.more,

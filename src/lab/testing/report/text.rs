@@ -70,9 +70,10 @@ pub fn details(report: &FileReport, outcome: &Outcome) -> String {
 fn step(report: &FileReport, failure: &Failure) -> String {
     let (file, Position { line, column }) = (printable(&report.name), failure.position);
     let mut text = format!("{file}:{line}:{column}: {}\n", printable(&failure.step));
-    if let Some(Decider { limit, place, remaining, reset }) = &failure.decided_by {
+    if let Some(Decider { limit, place, left, factor, reset, .. }) = &failure.decided_by {
+        let weighed = factor.map(|factor| format!(", hits times {factor}")).unwrap_or_default();
         let place = place.as_ref().map(|place| format!("   {}", printable(place))).unwrap_or_default();
-        text.push_str(&format!("  decided by {}: {remaining} left, reset {reset}{place}\n", printable(limit)));
+        text.push_str(&format!("  decided by {}: {left} left, reset {reset}{weighed}{place}\n", printable(limit)));
     }
     for Difference { position, what, expected, got } in &failure.differences {
         let place = format!("{file}:{}:{}", position.line, position.column);
