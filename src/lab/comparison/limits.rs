@@ -174,7 +174,10 @@ fn of_factors(old: Option<&Weigh>, new: Option<&Weigh>) -> Direction {
         (None, None) => return Direction::Neither,
     };
     let values = old.values().chain(new.values()).map(Some).chain([None]);
-    let orders: HashSet<Ordering> = values.map(|value| new.factor(value).cmp(&old.factor(value))).collect();
+    let factor = |weigh: &Weigh, value: Option<&str>| {
+        value.and_then(|value| weigh.factor_of(value)).unwrap_or_else(|| weigh.default_factor())
+    };
+    let orders: HashSet<Ordering> = values.map(|value| factor(new, value).cmp(&factor(old, value))).collect();
     match (orders.contains(&Ordering::Greater), orders.contains(&Ordering::Less)) {
         (true, true) => Direction::Both,
         (true, false) => Direction::Stricter,
