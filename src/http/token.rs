@@ -9,9 +9,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
@@ -19,6 +20,7 @@ use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 use weir_lifecycle::{Life, Phase};
 use weir_telemetry::complaint::Complaint;
+use weir_telemetry::logging;
 use weir_tls::files::{self, OneAtATime};
 
 use super::rights::{self, Caller, Lacking, Right, TokenHash};
@@ -28,6 +30,8 @@ use super::{Site, json_error};
 const FILE_BYTES_MAX: u64 = 64 * 1_024;
 /// How often refused tokens, and a file that cannot be used, are logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
+/// How long a change waits for room in the log.
+pub(super) const LOG_ROOM_WAIT: Duration = Duration::from_secs(5);
 /// How often the file is read besides requests.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
@@ -178,6 +182,10 @@ pub(super) async fn authorize(
     };
     request.extensions_mut().insert(caller.clone());
     let answer = match allowed {
+        Ok(()) if needs == Access::Change && !logging::has_room(Instant::now() + LOG_ROOM_WAIT).await => {
+            let reason = "the log has no room for the line of a change, because its target does not take lines";
+            json_error(StatusCode::SERVICE_UNAVAILABLE, reason)
+        }
         Ok(()) => next.run(request).await,
         Err(lacking) => lacking.into(),
     };
@@ -187,14 +195,30 @@ pub(super) async fn authorize(
     answer
 }
 
-/// Whether a request to a path that needs nothing may see what only operators of all domains see.
-pub(super) async fn sees_all(site: &Site, headers: &HeaderMap) -> bool {
+/// Whether the caller of a change still has its token with the same rights. Its body may have arrived slowly.
+///
+/// # Errors
+/// If not.
+pub(super) async fn check_again(site: &Site, caller: &Arc<Caller>) -> Result<(), Lacking> {
+    let Some(file) = &site.admin.tokens else { return Ok(()) };
+    // If it cannot be read now, the last good tokens count.
+    let _ = file.current().await;
+    let reason = || format!("the token {} was removed or changed before its request had arrived", caller.name);
+    if file.still_has(caller) { Ok(()) } else { Err(Lacking(reason())) }
+}
+
+/// Whether a request to a path that needs nothing may see what only operators of all domains see. Counts a wrong token.
+pub(super) async fn sees_all(site: &Site, request: &Parts) -> bool {
     let Some(file) = &site.admin.tokens else { return true };
-    let Some(given) = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
+    let Some(given) = request.headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
         return false;
     };
     let tokens = file.current().await.unwrap_or_default();
-    caller_of(&tokens, given).is_some_and(|caller| caller.may(Right::Look) && caller.has_all_domains())
+    let caller = caller_of(&tokens, given);
+    if caller.is_none() {
+        file.refuse(request.extensions.get().map(|PeerAddress(address)| *address), true, None);
+    }
+    caller.is_some_and(|caller| caller.may(Right::Look) && caller.has_all_domains())
 }
 
 /// The caller with the request's token. Without a file no token is needed.
