@@ -48,7 +48,7 @@ impl CallerFile {
         let listening = listening(&settings.listen);
         let of_thread = listening.clone();
         let (file, read) = on_own_thread(move || {
-            let file = WatchedFile::new(path, "callers");
+            let file = WatchedFile::new(path);
             let read = read_callers(&file.path, Some(&of_thread));
             (file, read)
         })

@@ -61,7 +61,7 @@ impl PolicyTarget {
         let mut overlaid = None;
         if let Some(path) = settings.overlay.clone() {
             // The watch starts before the file is read, so that no change is missed.
-            watch = Some(OverlayWatch(WatchedFile::new(path.clone(), "overlays")));
+            watch = Some(OverlayWatch(WatchedFile::new(path.clone())));
             let read = OverlayFile::read(&path);
             let good = read.map_err(|problems| AppError::Policies(policies::of_load(&problems).lines()))?;
             overlaid = Some(Mutex::new(Overlaid { good, refused: None, refused_response: None, resources: None }));

@@ -188,7 +188,7 @@ pub enum Refusal {
     Unlisted,
     /// The names of the certificate are those of different callers.
     SeveralCallers,
-    /// The certificate has more names than weir reads.
+    /// The certificate has more names than weir reads, or a malformed list of names.
     TooManyNames,
     Domain,
     Right(Right),

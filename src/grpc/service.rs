@@ -187,10 +187,14 @@ fn end(trace: Option<Arc<Trace>>, decided: &Result<Answered, Status>) {
 }
 
 /// Sets the domain and the caller in the trace, and returns the trace for the limiter.
-fn named_trace<'a>(trace: Option<&'a Arc<Trace>>, query: &Query<'_>) -> Option<&'a dyn weir_engine::observer::Trace> {
+fn named_trace<'a>(
+    trace: Option<&'a Arc<Trace>>,
+    domain: &str,
+    caller: Option<&str>,
+) -> Option<&'a dyn weir_engine::observer::Trace> {
     let trace = trace?;
-    trace.domain(query.domain);
-    trace.caller(query.caller);
+    trace.domain(domain);
+    trace.caller(caller);
     Some(&**trace)
 }
 
@@ -230,11 +234,12 @@ impl RateLimits {
             return self.decide_long(Arrived { message, started, deadline: None, sender, finish: None, trace }).await;
         }
         let mut texts = Vec::new();
-        let (request, settle) = self.decoded(received.message(), &mut texts, started)?;
         let known = sender.as_deref().map(Sender::known);
+        let sender = sender.as_deref().zip(known.as_deref());
+        let (request, settle) = self.decoded(received.message(), &mut texts, sender, started, trace)?;
         let query = self.query(&request, settle, known.as_deref(), started)?;
-        let trace = named_trace(trace, &query);
-        self.check(sender.as_deref().zip(known.as_deref()), &query, started, trace)?;
+        let trace = named_trace(trace, query.domain, query.caller);
+        self.check(sender, &query, started, trace)?;
         let decided = self.limiter.decide_now(&query, started, trace);
         self.response(&request, decided, || Bytes::copy_from_slice(received.message()))
     }
@@ -280,11 +285,12 @@ impl RateLimits {
     async fn decide_arrived(self: &Arc<Self>, arrived: Arrived) -> Result<Answered, Status> {
         let Arrived { message, started, deadline, sender, finish, trace } = arrived;
         let mut texts = Vec::new();
-        let (request, settle) = self.decoded(&message, &mut texts, started)?;
         let known = sender.as_deref().map(Sender::known);
+        let sender = sender.as_deref().zip(known.as_deref());
+        let (request, settle) = self.decoded(&message, &mut texts, sender, started, trace.as_ref())?;
         let query = self.query(&request, settle, known.as_deref(), started)?;
-        let trace = named_trace(trace.as_ref(), &query);
-        self.check(sender.as_deref().zip(known.as_deref()), &query, started, trace)?;
+        let trace = named_trace(trace.as_ref(), query.domain, query.caller);
+        self.check(sender, &query, started, trace)?;
         let finish = finish.filter(|_| self.limiter.has_holds(query.domain));
         let deadline = deadline.filter(|_| finish.is_none());
         if let Some(finish) = finish {
@@ -299,15 +305,23 @@ impl RateLimits {
         read.inspect_err(|_| self.limiter.unreadable(started))
     }
 
-    /// The request, and what it settles: only requests of a domain with holds can settle.
+    /// The request, and what it settles: only requests of a domain with holds can settle. The caller must have the domain,
+    /// because the answer to a wrong receipt depends on it.
     fn decoded<'a>(
         &self,
         bytes: &'a [u8],
         texts: &'a mut Vec<u8>,
+        sender: Option<(&Sender, &KnownCaller)>,
         started: Instant,
+        trace: Option<&Arc<Trace>>,
     ) -> Result<(Request<'a>, Option<Box<Settle>>), Status> {
         let decoded = lenient::decode(bytes, texts).map_err(|error| Status::invalid_argument(error.to_string()));
         let mut request = self.read(decoded, started)?;
+        if let Some((sender, known)) = sender {
+            let trace = named_trace(trace, request.domain, known.name());
+            let checked = self.limiter.check_domain(sender, known, request.domain, started, trace);
+            checked.map_err(|refused| status(&RequestError::NotAllowed(refused)))?;
+        }
         let taken = receipts::take(&mut request, &self.messages.receipt_key, |domain| self.limiter.has_holds(domain));
         let settle = taken.map_err(|invalid| self.refused(invalid, started))?;
         Ok((request, settle))

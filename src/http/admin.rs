@@ -120,7 +120,7 @@ pub(super) fn authorized(handler: MethodRouter<Arc<Site>>, needs: Access, site: 
 /// Refuses requests whose `Host` is not this listener, and changes from pages of other sites. A change is each request
 /// whose method is not safe. A page in the operator's browser could resolve its own name to 127.0.0.1,
 /// send requests there and read the answers. Their `Host` has that name.
-async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+pub(super) async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
     let named = named.chain(request.uri().authority().map(|authority| authority.as_str().as_bytes()));
     for host in named {

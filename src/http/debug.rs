@@ -19,7 +19,7 @@ use weir_telemetry::statistics::StatisticsCursor;
 
 use super::rights::Caller;
 use super::streamed::{PIECE_BYTES, pieces, pieces_or_error};
-use super::{Access, Site, authorized, metrics, not_found, on_handlers, wrong_method};
+use super::{Access, Site, authorized, guard, metrics, not_found, on_handlers, wrong_method};
 
 /// Every path except the first, with its content.
 const PATHS: [(&str, &str); 3] = [
@@ -29,15 +29,20 @@ const PATHS: [(&str, &str); 3] = [
 ];
 
 pub(super) fn router(site: &Arc<Site>) -> Router {
-    Router::new()
+    let router = Router::new()
         .route("/", get(index))
         .route("/metrics", authorized(get(metrics), Access::Metrics, site))
         .route("/rlconfig", authorized(get(limits), Access::Look, site))
-        .route("/stats", authorized(get(stats), Access::Metrics, site))
+        .route("/stats", authorized(get(stats), Access::Look, site))
         .layer(middleware::from_fn_with_state(site.clone(), on_handlers))
         .fallback(async |uri: Uri| not_found(&uri, &PATHS.map(|(path, _)| path)))
-        .method_not_allowed_fallback(wrong_method)
-        .with_state(site.clone())
+        .method_not_allowed_fallback(wrong_method);
+    // Clients of envoyproxy/ratelimit use any name of a Service. So names are checked only where some are set.
+    let router = match &site.admin.hosts[..] {
+        [] => router,
+        _ => router.layer(middleware::from_fn_with_state(site.clone(), guard)),
+    };
+    router.with_state(site.clone())
 }
 
 async fn limits(State(site): State<Arc<Site>>, Extension(caller): Extension<Arc<Caller>>) -> Response {
@@ -66,11 +71,12 @@ fn limits_of(policies: &Arc<PolicySet>, caller: Arc<Caller>) -> Body {
     })
 }
 
-/// The statistics, written in pieces.
-async fn stats(State(site): State<Arc<Site>>) -> Response {
+/// The statistics of all domains, written in pieces. They have values of rules with `detailed_metric`.
+async fn stats(State(site): State<Arc<Site>>, Extension(caller): Extension<Arc<Caller>>) -> Result<Response, Response> {
+    caller.check(None)?;
     let mut cursor = StatisticsCursor::default();
     let metrics = site.metrics.clone();
-    text(pieces(move || {
+    Ok(text(pieces(move || {
         let mut piece = String::new();
         let statistics = metrics.statistics();
         while piece.len() < PIECE_BYTES
@@ -80,7 +86,7 @@ async fn stats(State(site): State<Arc<Site>>) -> Response {
             })
         {}
         (!piece.is_empty()).then(|| piece.into())
-    }))
+    })))
 }
 
 fn text(body: Body) -> Response {

@@ -32,6 +32,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -62,7 +63,7 @@ use weir_telemetry::traces::Tracer;
 use weir_text::nearest;
 
 pub use self::admin::admin_endpoints;
-use self::admin::{RuleOrders, authorized};
+use self::admin::{RuleOrders, authorized, guard};
 use self::body::{Bodies, Complete};
 use self::limited::Looks;
 pub use self::listener::{CONNECTIONS_MAX, ConnectionBounds};
@@ -550,9 +551,9 @@ fn without_texts(detail: &Ready) -> Value {
 }
 
 /// Readiness; for operators of all domains with all texts.
-async fn readyz(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
+async fn readyz(State(site): State<Arc<Site>>, request: Parts) -> Response {
     let (status, detail) = readiness(&site);
-    let detail = if token::sees_all(&site, &headers).await { json!(detail) } else { without_texts(&detail) };
+    let detail = if token::sees_all(&site, &request).await { json!(detail) } else { without_texts(&detail) };
     (status, Json(detail)).into_response()
 }
 

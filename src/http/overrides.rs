@@ -26,6 +26,7 @@ use weir_text::{instant_text, parse_instant};
 
 use super::rights::Caller;
 use super::streamed::{PIECE_BYTES, opened, pieces};
+use super::token::check_again;
 use super::{Site, bad_query, bad_request, json_error, kept, read, shown};
 
 /// The largest body that sets an override, in bytes.
@@ -83,6 +84,7 @@ pub(super) async fn set(
     body: Body,
 ) -> Result<Response, Response> {
     let body = read(&site, body, BODY_BYTES_MAX).await?;
+    check_again(&site, &caller).await?;
     let by = &*caller.name;
     let new = wanted(&body, by, site.admin.overrides.now()).map_err(bad_request)?;
     caller.check(Some(&new.set.domain))?;

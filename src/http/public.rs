@@ -153,6 +153,21 @@ async fn answer(
         }
     };
     let mut request = parsed.view();
+    let (sender, known) = (site.json.sender.as_ref(), site.json.sender.as_ref().map(Sender::known));
+    let sender = sender.zip(known.as_deref());
+    let named_trace = |domain: &str| {
+        let trace = trace?;
+        trace.domain(domain);
+        trace.caller(known.as_deref().and_then(KnownCaller::name));
+        Some(trace as &dyn weir_engine::observer::Trace)
+    };
+    // Before receipts are read, because the answer to a wrong one depends on the domain.
+    if let Some((sender, known)) = sender
+        && let Err(refused) =
+            site.limiter.check_domain(sender, known, request.domain, started, named_trace(request.domain))
+    {
+        return refusal(StatusCode::FORBIDDEN, &refused.to_string());
+    }
     let finish = finish.filter(|_| site.limiter.has_holds(request.domain));
     let settle = match receipts::take(&mut request, &site.json.receipt_key, |_| finish.is_some()) {
         Ok(settle) => settle,
@@ -161,17 +176,12 @@ async fn answer(
     if let Some(finish) = finish {
         finish.set();
     }
-    let (sender, known) = (site.json.sender.as_ref(), site.json.sender.as_ref().map(Sender::known));
     let query = match convert::query(&request, &site.json.bounds) {
         Ok(query) => weir_limiter::Query { settle, caller: known.as_deref().and_then(KnownCaller::name), ..query },
         Err(invalid) => return refused(&invalid),
     };
-    let trace = trace.map(|trace| {
-        trace.domain(query.domain);
-        trace.caller(query.caller);
-        trace as &dyn weir_engine::observer::Trace
-    });
-    if let Some((sender, known)) = sender.zip(known.as_deref())
+    let trace = named_trace(query.domain);
+    if let Some((sender, known)) = sender
         && let Err(refused) = site.limiter.check(sender, known, &query, started, trace)
     {
         return refusal(StatusCode::FORBIDDEN, &refused.to_string());

@@ -3,6 +3,7 @@
 //! Not here: the effect of a row, and how it is stored (limiter/rows.rs), and files of rows (policies, cli).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Extension;
 use axum::body::Body;
@@ -20,10 +21,11 @@ use weir_engine::descriptor::{as_entries, entries_of};
 use weir_engine::overrides::Misfit;
 use weir_engine::rows::{Row, RowField, RowMisfit};
 use weir_limiter::rows::{Pruned, Removed, RowMatch, RowRefused, RowTable, WriteResult, Written, row_version};
-use weir_telemetry::logging::AUDIT;
+use weir_telemetry::logging::{self, AUDIT};
 use weir_text::instant_text;
 
-use super::rights::{Caller, Lacking};
+use super::rights::Caller;
+use super::token::{LOG_ROOM_WAIT, check_again};
 use super::{Site, bad_query, bad_request, json_error, kept, read, shown};
 
 /// The largest body, in bytes.
@@ -97,6 +99,7 @@ pub(super) async fn set(
 ) -> Result<Response, Response> {
     let of_header = if_match(&headers).map_err(bad_request)?;
     let body = read(&site, body, BODY_BYTES_MAX).await?;
+    check_again(&site, &caller).await?;
     let (row, only) = row_of(&body).map_err(|reason| bad_request(format!("body: {reason}")))?;
     caller.check(Some(&row.domain))?;
     let by = &*caller.name;
@@ -129,17 +132,20 @@ pub(super) async fn set_many(
     let body = read(&site, body, BODY_BYTES_MAX).await?;
     // One body at a time, because its rows take many times its bytes.
     let _turn = site.shared.posted_rows.lock().await;
+    check_again(&site, &caller).await?;
     let lines: Vec<&[u8]> = body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).collect();
     if lines.len() > ROWS_MAX {
         return Err(json_error(StatusCode::PAYLOAD_TOO_LARGE, format!("body: more than {ROWS_MAX} rows")));
     }
     let (table, by) = (&site.admin.rows, &*caller.name);
     let mut results: Vec<RowResult> = Vec::with_capacity(lines.len());
-    let (mut places, mut rows) = (Vec::new(), Vec::new());
+    let (mut places, mut rows, mut of_others) = (Vec::new(), Vec::new(), None);
     for line in lines {
         results.push(match row_of(line) {
             Ok((row, only)) => match caller.check(Some(&row.domain)) {
-                Err(Lacking(refused)) => {
+                Err(lacking) => {
+                    let refused = lacking.0.clone();
+                    of_others.get_or_insert(lacking);
                     RowResult::Refused { refused, field: Some(WrongField::Domain), is_store: false }
                 }
                 Ok(()) => {
@@ -151,6 +157,7 @@ pub(super) async fn set_many(
             Err(refused) => RowResult::Refused { refused, field: None, is_store: false },
         });
     }
+    let mut log = LogRoom::default();
     let mut is_unmatched = false;
     let mut refused = |refused: RowRefused| {
         is_unmatched |= matches!(refused, RowRefused::Unmatched(_));
@@ -158,6 +165,7 @@ pub(super) async fn set_many(
     };
     if is_removal {
         for (place, (row, only)) in places.into_iter().zip(&rows) {
+            log.wait().await;
             let (domain, entries, only) = (&row.domain, row.descriptor(), only.as_ref());
             let end = match is_check {
                 true => table.check_removal(domain, &entries, only).await.map(|()| "ok"),
@@ -179,12 +187,18 @@ pub(super) async fn set_many(
     } else {
         let written = table.write_matching(by, rows.clone()).await;
         for ((place, (row, _)), written) in places.into_iter().zip(&rows).zip(written) {
+            log.wait().await;
             audit(&site, by, row, &written);
             results[place] = written.map_or_else(&mut refused, |written| RowResult::Word(word(&written).to_owned()));
         }
     }
     let status = if is_unmatched && of_header.is_some() { StatusCode::PRECONDITION_FAILED } else { StatusCode::OK };
-    Ok((status, shown(&RowResults { store: table.store().name().to_owned(), results })).into_response())
+    let mut answer = (status, shown(&RowResults { store: table.store().name().to_owned(), results })).into_response();
+    if let Some(lacking) = of_others {
+        // The request counts as refused, once for all its lines.
+        answer.extensions_mut().insert(lacking);
+    }
+    Ok(answer)
 }
 
 /// Removes one row, or the ended rows of a page.
@@ -209,7 +223,11 @@ pub(super) async fn remove(
         (domain, None, true) => {
             let Pruned { removed, failed, next } =
                 table.prune(by, domain.as_deref(), after.as_deref()).await.map_err(refusal)?;
-            removed.iter().for_each(|row| audit_removed(&site, by, row, None));
+            let mut log = LogRoom::default();
+            for row in &removed {
+                log.wait().await;
+                audit_removed(&site, by, row, None);
+            }
             if let Some((row, _)) = failed.as_ref().filter(|(_, refused)| refused.is_unknown()) {
                 audit_unconfirmed_removal(&site, by, &row.domain, &row.entries, "row may have been removed");
             }
@@ -220,6 +238,18 @@ pub(super) async fn remove(
             }
         }
         _ => Err(bad_request("give domain and descriptor, or ended=true")),
+    }
+}
+
+/// Waits for room in the log before each of many lines. A log that stands still is waited for once.
+#[derive(Default)]
+struct LogRoom {
+    stands_still: bool,
+}
+
+impl LogRoom {
+    async fn wait(&mut self) {
+        self.stands_still = self.stands_still || !logging::has_room(Instant::now() + LOG_ROOM_WAIT).await;
     }
 }
 

@@ -25,10 +25,12 @@ use weir_telemetry::tap::{
 use weir_text::nearest;
 
 use super::listener::ReadUntil;
-use super::rights::{Caller, Right};
+use super::rights::{Caller, Lacking, Right};
 use super::streamed::{PIECE_BYTES, made};
 use super::{Site, bad_query, bad_request, json_error};
 
+/// The most taps that are open after a token of some domains has opened one. The rest is for tokens of all domains.
+const TAPS_OF_SOME_DOMAINS_MAX: usize = TAPS_MAX - 1;
 /// How long records are collected before they are sent.
 const GATHER: Duration = Duration::from_millis(50);
 /// After this time without a record another line is sent, so that weir detects a caller that has gone.
@@ -117,7 +119,7 @@ pub(super) async fn tap(
     if shows_values && !by_setting && !caller.may(Right::Tap) {
         let reason =
             "values = \"shown\": this needs a token of admin.token_file that has the right tap, or tap.values: shown";
-        return Err(json_error(StatusCode::FORBIDDEN, reason));
+        return Err(Lacking(reason.to_owned()).into());
     }
     if let Some(rule) = &wanted.filter.rule
         && let Err(near) = site.report.has_rule(wanted.filter.domain.as_deref(), rule)
@@ -136,8 +138,9 @@ pub(super) async fn tap(
         return Err(bad_request(reason));
     }
     let filter = wanted.filter.clone();
-    let listener = site.metrics.taps().listen(filter, wanted.sample).map_err(|TooManyTaps| {
-        let reason = format!("{TAPS_MAX} taps are open, which is the maximum: end one, or try again later");
+    let most = if caller.has_all_domains() { TAPS_MAX } else { TAPS_OF_SOME_DOMAINS_MAX };
+    let listener = site.metrics.taps().listen(filter, wanted.sample, most).map_err(|TooManyTaps| {
+        let reason = format!("{most} taps are open, which is the maximum: end one, or try again later");
         json_error(StatusCode::SERVICE_UNAVAILABLE, reason)
     })?;
     let listener = listener.with_values(shows_values);

@@ -9,10 +9,11 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::request::Parts;
+use axum::http::{Extensions, HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
@@ -20,6 +21,7 @@ use tokio::time::MissedTickBehavior;
 use weir_engine::words::printable;
 use weir_lifecycle::{Life, Phase};
 use weir_telemetry::complaint::{Complaint, Complaints};
+use weir_telemetry::logging;
 use weir_tls::files::{self, OneAtATime};
 
 use super::rights::{self, Caller, Lacking, Right, TokenHash};
@@ -31,6 +33,10 @@ const FILE_BYTES_MAX: u64 = 64 * 1_024;
 const LOG_EVERY: Duration = Duration::from_secs(10);
 /// The most characters of a reason in the log: it has the domain of a request.
 const REASON_CHARS_LOGGED_MAX: usize = 300;
+/// How long a change waits for room in the log.
+pub(super) const LOG_ROOM_WAIT: Duration = Duration::from_secs(5);
+/// Why a request with another token is refused.
+const WRONG_TOKEN: &str = "the token is none of the server's";
 /// How often the file is read besides requests.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
@@ -169,6 +175,13 @@ struct Refused {
     path: String,
 }
 
+impl Refused {
+    fn of(method: &Method, uri: &Uri, extensions: &Extensions) -> Self {
+        let peer = extensions.get().map(|PeerAddress(address)| *address);
+        Self { peer, method: method.clone(), path: uri.path().to_owned() }
+    }
+}
+
 /// Lets callers pass that have what a path needs, and gives the caller to its handler.
 pub(super) async fn authorize(
     State((site, needs)): State<(Arc<Site>, Access)>,
@@ -183,11 +196,7 @@ pub(super) async fn authorize(
     if is_open {
         return next.run(request).await;
     }
-    let of_log = Refused {
-        peer: request.extensions().get::<PeerAddress>().map(|PeerAddress(address)| *address),
-        method: request.method().clone(),
-        path: request.uri().path().to_owned(),
-    };
+    let of_log = Refused::of(request.method(), request.uri(), request.extensions());
     let caller = match caller(site.admin.tokens.as_ref(), request.headers(), &of_log).await {
         Ok(caller) => caller,
         Err(refusal) => return refusal,
@@ -199,6 +208,10 @@ pub(super) async fn authorize(
     };
     request.extensions_mut().insert(caller.clone());
     let answer = match allowed {
+        Ok(()) if needs == Access::Change && !logging::has_room(Instant::now() + LOG_ROOM_WAIT).await => {
+            let reason = "the log has no room for the line of a change, because its target does not take lines";
+            json_error(StatusCode::SERVICE_UNAVAILABLE, reason)
+        }
         Ok(()) => next.run(request).await,
         Err(lacking) => lacking.into(),
     };
@@ -208,14 +221,30 @@ pub(super) async fn authorize(
     answer
 }
 
-/// Whether a request to a path that needs nothing may see what only operators of all domains see.
-pub(super) async fn sees_all(site: &Site, headers: &HeaderMap) -> bool {
+/// Whether the caller of a change still has its token with the same rights. Its body may have arrived slowly.
+///
+/// # Errors
+/// If not.
+pub(super) async fn check_again(site: &Site, caller: &Arc<Caller>) -> Result<(), Lacking> {
+    let Some(file) = &site.admin.tokens else { return Ok(()) };
+    // If it cannot be read now, the last good tokens count.
+    let _ = file.current().await;
+    let reason = || format!("the token {} was removed or changed before its request had arrived", caller.name);
+    if file.still_has(caller) { Ok(()) } else { Err(Lacking(reason())) }
+}
+
+/// Whether a request to a path that needs nothing may see what only operators of all domains see. Counts a wrong token.
+pub(super) async fn sees_all(site: &Site, request: &Parts) -> bool {
     let Some(file) = &site.admin.tokens else { return true };
-    let Some(given) = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
+    let Some(given) = request.headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
         return false;
     };
     let tokens = file.current().await.unwrap_or_default();
-    caller_of(&tokens, given).is_some_and(|caller| caller.may(Right::Look) && caller.has_all_domains())
+    let caller = caller_of(&tokens, given);
+    if caller.is_none() {
+        file.refuse(&Refused::of(&request.method, &request.uri, &request.extensions), None, WRONG_TOKEN);
+    }
+    caller.is_some_and(|caller| caller.may(Right::Look) && caller.has_all_domains())
 }
 
 /// The caller with the request's token. Without a file no token is needed.
@@ -233,7 +262,7 @@ async fn caller(file: Option<&Arc<TokenFile>>, headers: &HeaderMap, of_log: &Ref
         Some(None) => "the header \"authorization\" does not begin with \"Bearer \"",
         Some(Some(token)) => match caller_of(&tokens, token) {
             Some(caller) => return Ok(caller.clone()),
-            None => "the token is none of the server's",
+            None => WRONG_TOKEN,
         },
     };
     file.refuse(of_log, None, reason);

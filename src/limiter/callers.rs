@@ -129,7 +129,7 @@ impl fmt::Debug for CallersInForce {
 pub struct Sender {
     in_force: Arc<CallersInForce>,
     listener: Arc<str>,
-    /// The names of its certificate. None if there are too many. [cr-2]
+    /// The names of its certificate. None if there are too many, or if their list is malformed. [cr-2]
     names: Option<Box<[Box<str>]>>,
     /// Its caller, and the version of the callers that it was found in.
     known: Mutex<(u64, Arc<KnownCaller>)>,
@@ -187,16 +187,38 @@ impl fmt::Display for NotAllowed {
                 f.write_str("no caller of callers.file has a name of this certificate or this listener")
             }
             Refusal::SeveralCallers => f.write_str("the names of this certificate are those of different callers"),
-            Refusal::TooManyNames => f.write_str("this certificate has more names than a caller may have"),
+            Refusal::TooManyNames => {
+                f.write_str("this certificate has more names than a caller may have, or a malformed list of names")
+            }
             Refusal::Domain => write!(f, "the caller {name} has no rights in this domain"),
             Refusal::Right(right) => write!(f, "the caller {name} lacks the right {:?}", right.name()),
-            Refusal::Hits => write!(f, "the caller {name} may ask for at most {hits_max} hits of a descriptor"),
+            Refusal::Hits => {
+                write!(f, "the caller {name} may charge or give back at most {hits_max} hits of a descriptor")
+            }
         }?;
         f.write_str(" (nothing was charged)")
     }
 }
 
 impl Limiter {
+    /// Whether this sender may send requests of the domain. Counts only a refused request, which began at `started`. Before
+    /// this nothing of an answer may depend on the domain. [cr-1]
+    ///
+    /// # Errors
+    /// What the caller lacks.
+    pub fn check_domain(
+        &self,
+        sender: &Sender,
+        known: &KnownCaller,
+        domain: &str,
+        started: Instant,
+        trace: Option<&dyn Trace>,
+    ) -> Result<(), NotAllowed> {
+        let found = known.found.as_ref().map_err(|refusal| *refusal);
+        let checked = found.and_then(|caller| if caller.domains.has(domain) { Ok(()) } else { Err(Refusal::Domain) });
+        checked.map_err(|refusal| self.refuse(sender, known, domain, refusal, started, trace))
+    }
+
     /// Whether this sender may send the request, which began at `started`. Counts the request for its caller. [cr-4]
     ///
     /// # Errors
@@ -209,25 +231,31 @@ impl Limiter {
         started: Instant,
         trace: Option<&dyn Trace>,
     ) -> Result<(), NotAllowed> {
-        let refusal = match known
-            .found
-            .as_ref()
-            .map_err(|refusal| *refusal)
-            .and_then(|caller| self.check_rights(caller, query))
-        {
-            Ok(()) => {
-                let lanes = &known.counts.allowed;
-                lanes[self.counts.lane() % lanes.len()].0.fetch_add(1, Relaxed);
-                return Ok(());
-            }
-            Err(refusal) => refusal,
-        };
+        let found = known.found.as_ref().map_err(|refusal| *refusal);
+        let checked = found.and_then(|caller| self.check_rights(caller, query));
+        checked.map_err(|refusal| self.refuse(sender, known, query.domain, refusal, started, trace))?;
+        let lanes = &known.counts.allowed;
+        lanes[self.counts.lane() % lanes.len()].0.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Counts a refused request.
+    #[cold]
+    fn refuse(
+        &self,
+        sender: &Sender,
+        known: &KnownCaller,
+        domain: &str,
+        refusal: Refusal,
+        started: Instant,
+        trace: Option<&dyn Trace>,
+    ) -> NotAllowed {
         known.counts.refused[refusal.index()].fetch_add(1, Relaxed);
         self.counts.not_allowed(
             &RefusedCaller {
                 caller: known.name(),
                 refusal,
-                domain: query.domain,
+                domain,
                 listener: &sender.listener,
                 names: sender.names.as_deref().unwrap_or_default(),
             },
@@ -236,10 +264,10 @@ impl Limiter {
         );
         let caller = known.found.as_ref().ok().map(|caller| (caller.name.clone(), caller.hits_max));
         let has_names = sender.names.as_ref().is_none_or(|names| !names.is_empty());
-        Err(NotAllowed { caller, refusal, has_names })
+        NotAllowed { caller, refusal, has_names }
     }
 
-    /// Whether a caller may send this request. Its most hits are weighed hits.
+    /// Whether a caller may send this request. Its most hits are weighed hits, and those that its receipt can give back.
     fn check_rights(&self, caller: &Caller, query: &Query<'_>) -> Result<(), Refusal> {
         if !caller.domains.has(query.domain) {
             return Err(Refusal::Domain);
@@ -253,6 +281,11 @@ impl Limiter {
             let operation =
                 weighing.map_or(asked.operation, |(policies, domain)| weighed::operation(policies, domain, asked));
             caller.check(operation, query.settles(group), asked.limit.is_some())
-        })
+        })?;
+        // A receipt can be made by hand, with any hits.
+        match query.settle.as_deref().filter(|_| caller.hits_max < Hits::MAX) {
+            Some(settle) if settle.most_hits_of_descriptor() > caller.hits_max.into() => Err(Refusal::Hits),
+            _ => Ok(()),
+        }
     }
 }

@@ -344,7 +344,8 @@ impl Stores {
             if has_all {
                 parts.refunds = Refunds::AtOnce;
             }
-            parts.denied |= self.decide_locally(store, request, local, has_all, parts.refunds, &mut parts.reserved).await?;
+            parts.denied |=
+                self.decide_locally(store, request, local, has_all, parts.refunds, &mut parts.reserved).await?;
         }
         Ok(denied_groups)
     }

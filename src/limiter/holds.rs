@@ -75,6 +75,15 @@ impl Settle {
     pub const fn has(&self, group: Group) -> bool {
         self.descriptors & group.bit() != 0
     }
+
+    /// The most hits that the receipt can give back for each descriptor that settles: the hits of one key, divided by the
+    /// number of these descriptors and rounded up. [cr-4]
+    pub(super) fn most_hits_of_descriptor(&self) -> u64 {
+        let of_key =
+            |key| self.holds.iter().filter(|hold| hold.key == key).map(|hold| u64::from(hold.receipt.hits)).sum();
+        let most: u64 = self.holds.iter().map(|hold| of_key(hold.key)).max().unwrap_or_default();
+        most.div_ceil(u64::from(self.descriptors.count_ones().max(1)))
+    }
 }
 
 /// What a settle has, except the charges and the undos in its plan.

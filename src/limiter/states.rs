@@ -155,29 +155,29 @@ impl Limiter {
     }
 }
 
-/// The common prefix of all keys of a rule.
+/// The common prefix of all keys of a rule. It always has the whole domain, so that no key of another domain begins with it:
+/// a shortened key without its whole domain is not listed.
 fn prefix_of(rule: &Rule) -> String {
+    let of_domain = key::domain_prefix(Some(&rule.domain));
+    let Some(first) = rule.levels.first().filter(|level| !level.key.contains('*')) else { return of_domain };
+    let value = first.value.as_ref().and_then(Matcher::exact);
+    let entry = Entry { key: &first.key, value: value.unwrap_or_default() };
     let mut prefix = String::new();
-    let first = rule.levels.first().filter(|level| !level.key.contains('*'));
-    let entry = first.map(|level| {
-        let value = level.value.as_ref().and_then(Matcher::exact);
-        Entry { key: &level.key, value: value.unwrap_or_default() }
-    });
-    key::write_tag(&mut prefix, &rule.domain, entry.into_iter(), &[]);
+    key::write_tag(&mut prefix, &rule.domain, std::iter::once(entry), &[]);
     // A key may continue after this tag, or have a different hash than this one.
     let end = prefix.find('~').unwrap_or(prefix.len() - 1);
     prefix.truncate(end);
-    prefix
+    if prefix.starts_with(&of_domain) { prefix } else { of_domain }
 }
 
 /// The parts of a key of the rule. None if the key belongs to another rule, or is not of a state. For a shortened key, only
 /// the limit and the first entry are known, so it may belong to another rule.
 fn state_key<'k>(in_force: &InForce, rule: &Rule, key: &'k str) -> Option<StateKey<'k>> {
     let policies = &in_force.policies;
-    let read = key::parse(key).filter(|read| read.limit_id != ROW_ID)?;
+    let read = key::parse(key).filter(|read| read.limit_id != ROW_ID && *read.domain == *rule.domain)?;
     let (tag, limit_id) = key.split_at(key.len() - read.limit_id.len());
     if !read.is_hashed {
-        let met = policies.find_parsed(policies.domain(&read.domain)?, &read.entries)?;
+        let met = policies.find_parsed(policies.domain(&rule.domain)?, &read.entries)?;
         if met.id != rule.id {
             return None;
         }

@@ -54,10 +54,16 @@ pub struct Listening {
 /// Reads a file of callers. Without `listening` it is checked by itself.
 ///
 /// # Errors
-/// A file that cannot be read or is too large, and every problem of its callers.
+/// A file that cannot be read, is too large or has no line end at its end, and every problem of its callers.
 pub fn read_callers(path: &Path, listening: Option<&Listening>) -> Result<Callers, Problems> {
     let (name, text) = single::read(path, CALLER_FILE_BYTES_MAX)?;
-    parse_callers(&name, &text, listening)
+    let callers = parse_callers(&name, &text, listening)?;
+    // The beginning of a domain can be another domain.
+    if !text.ends_with('\n') {
+        let message = "the last line has no line end, so a part of the file can be missing".to_owned();
+        return Err(single::unreadable(&name, None, message));
+    }
+    Ok(callers)
 }
 
 /// Reads callers from a text.

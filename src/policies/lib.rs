@@ -576,6 +576,15 @@ pub struct Problems {
 }
 
 impl Problems {
+    /// That of a file that is not loaded, because it keeps changing.
+    pub fn of_restless(file: &Path) -> Self {
+        single::unreadable(
+            &files::shown(file).into(),
+            None,
+            "keeps changing and is not loaded: write a new file and rename it into place".to_owned(),
+        )
+    }
+
     /// The problems, at most [`PROBLEMS_MAX`].
     pub fn list(&self) -> &[Problem] {
         &self.list

@@ -27,7 +27,7 @@ fn check_size(name: &Arc<str>, bytes: usize, most: usize) -> Result<(), Problems
     if bytes <= most { Ok(()) } else { Err(unreadable(name, None, format!("larger than {} MiB", most >> 20))) }
 }
 
-fn unreadable(file: &Arc<str>, position: Option<Position>, message: String) -> Problems {
+pub(super) fn unreadable(file: &Arc<str>, position: Option<Position>, message: String) -> Problems {
     let mut problems = Problems::default();
     problems.push(Problem { kind: ProblemKind::Unreadable, file: file.clone(), position, message });
     problems

@@ -190,6 +190,11 @@ impl Watch {
         is_unchanged
     }
 
+    /// Whether the last poll found what was last reported as settled.
+    pub fn is_settled(&self) -> bool {
+        self.last == self.settled
+    }
+
     fn settle(&mut self) {
         self.unsettled = None;
         self.in_place = false;

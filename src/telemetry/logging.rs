@@ -4,7 +4,7 @@
 //!
 //! No thread that logs ever waits for the log or fails because of it: lines go through a bounded queue to a writer
 //! thread (queue.rs), and each call site has a maximum number of lines in ten seconds (call_sites.rs). Lost lines are
-//! counted.
+//! counted. Only changes of operators wait before they begin.
 
 mod call_sites;
 mod field;
@@ -35,6 +35,8 @@ use self::queue::{Lost, Queue, Target};
 
 /// The prefix of the targets of weir's own lines.
 const OWN_TARGET: &str = "weir";
+/// How often a change that waits for room looks again.
+const ROOM_POLL: Duration = Duration::from_millis(5);
 /// The most call sites that one report of dropped lines names.
 const REPORTED_MAX: usize = 20;
 
@@ -109,6 +111,18 @@ pub fn reopen() {
 /// Waits until every line so far is written, for at most `timeout`. Returns whether it succeeded.
 pub fn flush(timeout: Duration) -> bool {
     LOG.get().is_none_or(|log| log.queue.flush(timeout))
+}
+
+/// Waits until the queue of the log has room for the audit lines of a change, until `end`. Returns whether it has.
+pub async fn has_room(end: Instant) -> bool {
+    let Some(log) = LOG.get() else { return true };
+    while !log.queue.has_room() {
+        if Instant::now() >= end {
+            return false;
+        }
+        tokio::time::sleep(ROOM_POLL).await;
+    }
+    true
 }
 
 /// Logs panics. The log's thread writes the event: the panicking thread neither formats nor waits.

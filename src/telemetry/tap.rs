@@ -68,7 +68,7 @@ pub struct Taps {
     lost: Number,
 }
 
-/// There are already [`TAPS_MAX`] taps.
+/// There are already as many taps as there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyTaps;
 
@@ -117,8 +117,8 @@ impl Taps {
     /// Opens a tap on one in `sample` of the requests that pass the filter.
     ///
     /// # Errors
-    /// When there are too many already.
-    pub fn listen(self: &Arc<Self>, filter: Filter, sample: u32) -> Result<Listener, TooManyTaps> {
+    /// When `most` are open already, or [`TAPS_MAX`].
+    pub fn listen(self: &Arc<Self>, filter: Filter, sample: u32, most: usize) -> Result<Listener, TooManyTaps> {
         let tap = Arc::new(Tap {
             filter,
             sample: sample.clamp(1, SAMPLE_MAX),
@@ -128,7 +128,7 @@ impl Taps {
         });
         let _changing = self.changing.lock();
         let mut open = Vec::clone(&self.open.load());
-        if open.len() >= TAPS_MAX {
+        if open.len() >= most.min(TAPS_MAX) {
             return Err(TooManyTaps);
         }
         open.push(tap.clone());
@@ -346,10 +346,10 @@ mod tests {
     fn nobody_hears_a_request_but_while_somebody_listens() {
         let taps = taps(Options::default());
         assert!(taps.receiver().is_none());
-        let listener = taps.listen(Filter::default(), 1).unwrap();
+        let listener = taps.listen(Filter::default(), 1, TAPS_MAX).unwrap();
         assert!(taps.receiver().is_some());
-        let others: Vec<_> = (1..TAPS_MAX).map(|_| taps.listen(Filter::default(), 1).unwrap()).collect();
-        assert!(taps.listen(Filter::default(), 1).is_err());
+        let others: Vec<_> = (1..TAPS_MAX).map(|_| taps.listen(Filter::default(), 1, TAPS_MAX).unwrap()).collect();
+        assert!(taps.listen(Filter::default(), 1, TAPS_MAX).is_err());
         drop(others);
         assert!(taps.receiver().is_some());
         drop(listener);
@@ -359,9 +359,9 @@ mod tests {
     #[test]
     fn nothing_is_gathered_of_a_request_that_is_not_wanted() {
         let taps = taps(Options::default());
-        let _sampled = taps.listen(Filter::default(), SAMPLE_MAX).unwrap();
-        let _other = taps.listen(Filter { domain: Some("other".into()), ..Filter::default() }, 1).unwrap();
-        let _passed = taps.listen(Filter { verdict: Some("ok"), ..Filter::default() }, 1).unwrap();
+        let _sampled = taps.listen(Filter::default(), SAMPLE_MAX, TAPS_MAX).unwrap();
+        let _other = taps.listen(Filter { domain: Some("other".into()), ..Filter::default() }, 1, TAPS_MAX).unwrap();
+        let _passed = taps.listen(Filter { verdict: Some("ok"), ..Filter::default() }, 1, TAPS_MAX).unwrap();
         let request = Asked::of("ann");
         taps.answered(&request);
         assert_eq!(*request.asked.borrow(), ["domain", "result"]);
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn what_is_lost_is_told_by_the_next_record() {
         let taps = taps(Options { records_per_second: 1_000_000, ..Options::default() });
-        let listener = taps.listen(Filter::default(), 1).unwrap();
+        let listener = taps.listen(Filter::default(), 1, TAPS_MAX).unwrap();
         for _ in 0..RECORDS_WAITING_MAX + 3 {
             taps.answered(&Asked::of("ann"));
         }
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn the_bytes_that_wait_are_bounded() {
         let taps = taps(Options { records_per_second: 1_000_000, ..Options::default() });
-        let listener = taps.listen(Filter::default(), 1).unwrap();
+        let listener = taps.listen(Filter::default(), 1, TAPS_MAX).unwrap();
         let value = "x".repeat(RECORD_BYTES_MAX / 2);
         for _ in 0..100 {
             taps.answered(&Asked::of(&value));
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn all_taps_together_have_one_budget() {
         let taps = taps(Options { records_per_second: 10, ..Options::default() });
-        let listeners = [(); 2].map(|()| taps.listen(Filter::default(), 1).unwrap());
+        let listeners = [(); 2].map(|()| taps.listen(Filter::default(), 1, TAPS_MAX).unwrap());
         for _ in 0..100 {
             taps.answered(&Asked::of("ann"));
         }

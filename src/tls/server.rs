@@ -24,6 +24,11 @@ use tokio_rustls::rustls::{
     AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
     SignatureScheme,
 };
+use x509_cert::certificate::{CertificateInner, Raw};
+use x509_cert::der::asn1::AnyRef;
+use x509_cert::der::oid::AssociatedOid as _;
+use x509_cert::der::{Decode as _, Tag, Tagged as _};
+use x509_cert::ext::pkix::SubjectAltName;
 
 use super::files::{self, FileError};
 use super::validity::{Expiry, Holder, Validity, date};
@@ -115,12 +120,16 @@ const NAMES_READ_BYTES_MAX: usize = 4 * 1_024;
 const NAMES_LOGGED_MAX: usize = 3;
 const NAME_CHARS_LOGGED_MAX: usize = 256;
 
-/// The DNS names of a certificate, in lower case, and its URIs. None if there are too many to read.
+/// The DNS names of a certificate, in lower case, and its URIs. None if there are too many to read, or if the list of names is
+/// malformed.
 pub type CertificateNames = Option<Box<[Box<str>]>>;
 
 /// The names of a client's certificate that was accepted. A URI without `://` is left out: it could be taken for a DNS
 /// name.
 pub fn names_of(certificate: &CertificateDer<'_>) -> CertificateNames {
+    if !has_well_formed_names(certificate) {
+        return None;
+    }
     // It was read before, when it was accepted.
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
     let uris = certificate.valid_uri_names().filter(|uri| uri.contains("://")).map(Box::<str>::from);
@@ -134,6 +143,26 @@ pub fn names_of(certificate: &CertificateDer<'_>) -> CertificateNames {
         read.push(name);
     }
     Some(read.into())
+}
+
+/// Whether webpki reads the subject alternative names to their end. It stops without an error at the first that is malformed,
+/// so that a name of another caller could stand behind it.
+fn has_well_formed_names(certificate: &CertificateDer<'_>) -> bool {
+    let Ok(certificate) = CertificateInner::<Raw>::from_der(certificate) else { return false };
+    let extensions = certificate.tbs_certificate().extensions().into_iter().flatten();
+    extensions.filter(|extension| extension.extn_id == SubjectAltName::OID).all(|extension| {
+        let names = Vec::<AnyRef<'_>>::from_der(extension.extn_value.as_bytes());
+        names.is_ok_and(|names| names.iter().all(is_general_name))
+    })
+}
+
+/// Whether this has the tag of a `GeneralName` of RFC 5280.
+fn is_general_name(name: &AnyRef<'_>) -> bool {
+    match name.tag() {
+        Tag::ContextSpecific { constructed: true, number } => [0, 3, 4, 5].contains(&number.value()),
+        Tag::ContextSpecific { constructed: false, number } => [1, 2, 6, 7, 8].contains(&number.value()),
+        _ => false,
+    }
 }
 
 /// The TLS of a listener with its current files.
@@ -405,7 +434,35 @@ impl HandshakeFailure {
 
 #[cfg(test)]
 mod tests {
+    use rcgen::{CertificateParams, CustomExtension, KeyPair};
+
     use super::*;
+
+    /// A name of another caller stood behind a name that webpki cannot read.
+    #[test]
+    fn a_malformed_list_of_names_gives_none() {
+        const DNS: u8 = 0x82;
+        let key = KeyPair::generate().unwrap();
+        let read = |names: &[(u8, &[u8])], more: &[u8]| {
+            let names =
+                names.iter().flat_map(|(tag, name)| [&[*tag, u8::try_from(name.len()).unwrap()], *name].concat());
+            let names: Vec<u8> = names.chain(more.iter().copied()).collect();
+            let list = [&[0x30, u8::try_from(names.len()).unwrap()], &names[..]].concat();
+            let mut params = CertificateParams::default();
+            params.custom_extensions.push(CustomExtension::from_oid_content(&[2, 5, 29, 17], list));
+            names_of(params.self_signed(&key).unwrap().der()).map(|names| names.join(" "))
+        };
+        let (a, b) = ((DNS, &b"a.mesh"[..]), (DNS, &b"b.mesh"[..]));
+        assert_eq!(read(&[a, b], &[]).as_deref(), Some("a.mesh b.mesh"));
+        assert_eq!(read(&[], &[]).as_deref(), Some(""));
+        // A name of another kind, and one that is no DNS name.
+        assert_eq!(read(&[a, (0x87, &[10, 0, 0, 1]), (DNS, b"\xff"), b], &[]).as_deref(), Some("a.mesh b.mesh"));
+        for tag in [0x9f, 0x83, 0xa2, 0x89, 0x02, 0xc2, 0x80] {
+            assert_eq!(read(&[a, (tag, b"zz"), b], &[]), None, "{tag:#x}");
+        }
+        assert_eq!(read(&[a], &[DNS, 0x30, b'b']), None, "it ends within a name");
+        assert_eq!(read(&[a], &[DNS]), None);
+    }
 
     #[test]
     fn a_client_name_is_an_ip_a_uri_or_a_dns_name() {

@@ -202,6 +202,10 @@ fn weir_check_reads_callers_alone_and_with_the_settings() {
     check::report_settings(&settings(""), None, Strictness::Lenient, CheckFormat::Json, &mut out).unwrap_err();
     assert!(String::from_utf8(out).unwrap().contains("certificates need"));
 
+    // A file that was cut can name other domains: `- team-a` of `- team-a/shop`.
+    fs::write(&path, GOOD.trim_end()).unwrap();
+    assert!(alone().ends_with(": the last line has no line end, so a part of the file can be missing"), "{}", alone());
+
     fs::write(&path, GOOD.replace("hits_max", "hits_mx")).unwrap();
     assert!(alone().ends_with(":6:3: unknown key \"hits_mx\" in a caller, did you mean \"hits_max\"?"), "{}", alone());
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::google::protobuf::UInt64Value;
+use envoy_types::pb::google::protobuf::value::Kind;
 use rcgen::{KeyPair, SanType};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -15,7 +16,9 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use weir_engine::Receipt;
 use weir_engine::callers::Callers;
+use weir_limiter::HeldCharge;
 use weir_tls::server::names_of;
 
 use crate::support::authority::{Authority, Issued};
@@ -65,7 +68,7 @@ impl Bench {
     fn with_policy(policy: &str, callers: &str, settings: &[&str]) -> Self {
         let directory = TempDir::new().unwrap();
         let file = directory.path().join("callers.yaml");
-        fs::write(&file, callers).unwrap();
+        fs::write(&file, format!("{callers}\n")).unwrap();
         let socket = |name: &&str| format!(",{name}=unix:{}", directory.path().join(name).display());
         let listeners = format!("listen.grpc=grpc=127.0.0.1:0{}", LISTENERS.iter().map(socket).collect::<String>());
         let file = format!("callers.file={}", file.display());
@@ -86,7 +89,7 @@ impl Bench {
 
     /// Replaces the file of callers as a whole.
     fn replace(&self, text: &str) {
-        replace(&self.directory.path().join("callers.yaml"), text);
+        replace(&self.directory.path().join("callers.yaml"), &format!("{text}\n"));
     }
 
     fn count(&self, caller: &str, result: &str) -> u64 {
@@ -183,16 +186,20 @@ fn each_right_is_needed_and_a_refused_request_is_not_charged(settings: &[&str]) 
     let mut many = ann("a", 2, nothing);
     many.descriptors.extend(ann("a", 6, nothing).descriptors);
     for (caller, request, expected) in [
-        ("charges", many, "the caller charges may ask for at most 5 hits of a descriptor (nothing was charged)"),
+        (
+            "charges",
+            many,
+            "the caller charges may charge or give back at most 5 hits of a descriptor (nothing was charged)",
+        ),
         (
             "refunds",
             ann("a", 6, refunding),
-            "the caller refunds may ask for at most 5 hits of a descriptor (nothing was charged)",
+            "the caller refunds may charge or give back at most 5 hits of a descriptor (nothing was charged)",
         ),
         (
             "settles",
             ann("a", 6, settling),
-            "the caller settles may ask for at most 5 hits of a descriptor (nothing was charged)",
+            "the caller settles may charge or give back at most 5 hits of a descriptor (nothing was charged)",
         ),
         ("others", ann("a", 1, nothing), "the caller others has no rights in this domain (nothing was charged)"),
         ("others", ann("a/", 1, nothing), ""),
@@ -272,6 +279,84 @@ fn the_most_hits_of_a_caller_are_weighed_hits() {
     assert_eq!(refused.map(|refused| refused.code()), None, "a caller without hits_max");
     let left = bench.ask("peeks", ann("a", 0, |_| {})).unwrap().statuses[0].limit_remaining;
     assert_eq!(left, 1_000 - 5 - 3 - 6);
+}
+
+/// The receipt of an answer.
+fn receipt_of(answer: &RateLimitResponse) -> String {
+    let ours = &answer.dynamic_metadata.as_ref().expect("metadata").fields["weir.a"];
+    let Some(Kind::StructValue(ours)) = &ours.kind else { panic!("{ours:?}") };
+    let Some(Kind::StringValue(receipt)) = &ours.fields["receipt"].kind else { panic!("{ours:?}") };
+    receipt.clone()
+}
+
+/// A settle of 0 hits gave back what any receipt said. [cr-4]
+#[test]
+fn a_receipt_gives_back_at_most_the_hits_that_its_caller_may_charge() {
+    let bench = Bench::start(RIGHTS, &[]);
+    let settle = |receipt: &str, descriptors: usize| {
+        let mut settle = ann("a", 0, |request| {
+            let entry = rls::request("a", &[("weir.receipt", receipt)]).descriptors.remove(0).entries;
+            request.descriptors[0].entries.extend(entry);
+        });
+        settle.descriptors = vec![settle.descriptors[0].clone(); descriptors];
+        bench.ask("settles", settle).map(drop).map_err(|status| (status.code(), status.message().to_owned()))
+    };
+    let left = || bench.ask("peeks", ann("a", 0, |_| {})).unwrap().statuses[0].limit_remaining;
+    let too_many = "the caller settles may charge or give back at most 5 hits of a descriptor (nothing was charged)";
+    let refused = Err((Code::PermissionDenied, too_many.to_owned()));
+    let opened = receipt_of(&bench.ask("limits", ann("a", 100, |_| {})).unwrap());
+    assert_eq!((settle(&opened, 1), left()), (refused.clone(), 900), "100 hits");
+    let own = receipt_of(&bench.ask("charges", ann("a", 5, |_| {})).unwrap());
+    assert_eq!(left(), 895);
+    let made = |hits: &[u32]| {
+        let held = weir_rls::receipts::parse(&own).expect("a receipt")[0];
+        let holds = hits.iter().map(|hits| HeldCharge { receipt: Receipt { hits: *hits, ..held.receipt }, ..held });
+        weir_rls::receipts::text(&holds.collect::<Vec<_>>())
+    };
+    // The hits of one key count together, for as many descriptors as settle.
+    for (hits, descriptors) in [(&[6][..], 1), (&[3, 3], 1), (&[5, 5, 1], 2), (&[u32::MAX, u32::MAX], 64)] {
+        assert_eq!((settle(&made(hits), descriptors), left()), (refused.clone(), 895), "{hits:?}");
+    }
+    assert_eq!((settle(&own, 1), left()), (Ok(()), 900));
+    let mut two = ann("a", 5, |_| {});
+    two.descriptors.push(two.descriptors[0].clone());
+    let of_two = receipt_of(&bench.ask("charges", two).unwrap());
+    assert_eq!((settle(&of_two, 2), left()), (Ok(()), 900), "5 hits of each of two descriptors");
+    assert_eq!(bench.count("settles", "hits"), 5);
+}
+
+/// INVALID_ARGUMENT for a wrong receipt showed that a domain has holds, and nobody counted the request. [cr-1]
+#[test]
+fn who_lacks_a_domain_does_not_learn_by_receipts_whether_it_has_holds() {
+    let bench = Bench::start(RIGHTS, &[]);
+    let with_receipt = |domain: &str, receipt: &str| {
+        let mut request = ann(domain, 1, |_| {});
+        let entry = rls::request("a", &[("weir.receipt", receipt)]).descriptors.remove(0).entries;
+        request.descriptors[0].entries.extend(entry);
+        request
+    };
+    // Too long for a value, and for a receipt.
+    let long = "x".repeat(20_000);
+    for receipt in ["garbage", "none", "", &long] {
+        for (caller, reason) in [("nobody", "unlisted"), ("others", "domain")] {
+            let name = if caller == "nobody" { "(unlisted)" } else { caller };
+            let answers = ["a", "c"].map(|domain| {
+                let before = bench.count(name, reason);
+                let status = bench.ask(caller, with_receipt(domain, receipt)).unwrap_err();
+                assert_eq!(bench.count(name, reason), before + 1, "{caller} {domain}");
+                (status.code(), status.message().to_owned())
+            });
+            assert_eq!((&answers[0], answers[0].0), (&answers[1], Code::PermissionDenied), "{caller} {receipt:.9}");
+        }
+    }
+    assert_eq!(bench.ask("settles", with_receipt("a", "garbage")).unwrap_err().code(), Code::InvalidArgument);
+    // The caller of the listener http has the domain a only.
+    let post = |domain: &str| {
+        let entries = json!([{"key": "user", "value": "ann"}, {"key": "weir.receipt", "value": "garbage"}]);
+        let body = json!({"domain": domain, "descriptors": [{"entries": entries}]});
+        http::post_json(bench.served.at.http, "/json", &body.to_string()).unwrap().status
+    };
+    assert_eq!((post("a"), post("c"), post("")), (400, 403, 403));
 }
 
 /// What `on_error` gives is for requests that the caller may send.
@@ -586,7 +671,7 @@ fn policies() -> PolicyDirectory {
 
 fn written(directory: &TempDir, text: &str) -> PathBuf {
     let path = directory.path().join("callers.yaml");
-    fs::write(&path, text).unwrap();
+    fs::write(&path, format!("{text}\n")).unwrap();
     path
 }
 

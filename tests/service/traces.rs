@@ -588,7 +588,7 @@ fn a_span_has_what_became_of_holds() {
 fn a_span_names_the_caller_also_of_a_request_that_it_may_not_send() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("callers.yaml");
-    std::fs::write(&file, "callers: [{name: edge, listeners: [grpc], domains: [shop], may: [charge]}]").unwrap();
+    std::fs::write(&file, "callers: [{name: edge, listeners: [grpc], domains: [shop], may: [charge]}]\n").unwrap();
     let collector = Collector::start(By::Http);
     let served = traced(&collector, By::Http, &[&format!("callers.file={}", file.display())]);
     let mut client = Client::connect(&served);

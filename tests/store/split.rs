@@ -711,7 +711,8 @@ descriptors:
         }
         let left = || bench.ask(&[("user", &user, Operation::Peek)]).unwrap().statuses[0].remaining;
         assert!(!bench.ask(&[("user", &user, Operation::Consume(20))]).unwrap().denied);
-        let refund = |hits| [("user", user.as_str(), Operation::Refund(7)), ("quota", &quota, Operation::Consume(hits))];
+        let refund =
+            |hits| [("user", user.as_str(), Operation::Refund(7)), ("quota", &quota, Operation::Consume(hits))];
         let answer = bench.ask(&refund(600)).unwrap();
         assert_eq!((answer.denied, answer.statuses[0].over, left()), (true, false, 80), "{is_whole}");
         let answer = bench.ask(&refund(1)).unwrap();

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 use weir_engine::words::is_plain;
 
@@ -29,6 +30,10 @@ impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for JsonLines<W> {
 
     fn make_writer(&'a self) -> Self::Writer {
         JsonLines(self.0.make_writer(), self.1)
+    }
+
+    fn make_writer_for(&'a self, line: &Metadata<'_>) -> Self::Writer {
+        JsonLines(self.0.make_writer_for(line), self.1)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! A target can be slow, full, closed or blocked: a pipe that no process reads, a full disk. Only the thread here waits
 //! for it. Callers put a whole line into a bounded queue and continue. A line that does not fit is dropped and counted.
+//! A part of the queue is for audit lines only, and a change waits until its line has room.
 //! An error of the target is only counted, because there is no other place to report it. The writer of tracing-appender
 //! has no bound on bytes, does not count failed writes, and does not open a file again.
 
@@ -17,12 +18,19 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
+
+use super::call_sites::AUDIT;
 
 /// The most lines that wait for the target.
 pub const LINES_MAX: usize = 8_192;
 /// The most bytes in those lines in total.
 pub const BYTES_MAX: usize = 4 << 20;
+/// The part of the queue that lines other than those of [`AUDIT`] can fill, in eighths.
+const ORDINARY_EIGHTHS: usize = 6;
+/// The part that can be full when a change begins. The rest is for the lines of changes that have begun.
+const BEGUN_EIGHTHS: usize = 7;
 /// The longest line in bytes. A longer one is cut.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// The end of a line that was cut.
@@ -40,6 +48,8 @@ pub(super) struct Lost {
 pub(super) struct Queue {
     sender: SyncSender<Item>,
     shared: Arc<Shared>,
+    /// Whether it gets audit lines only.
+    is_audit: bool,
 }
 
 enum Item {
@@ -152,7 +162,7 @@ impl Queue {
         });
         let of_thread = shared.clone();
         std::thread::Builder::new().name("log".to_owned()).spawn(move || run(target, &receiver, &of_thread))?;
-        Ok(Self { sender, shared })
+        Ok(Self { sender, shared, is_audit: false })
     }
 
     /// Queues a line with its line feed. Drops and counts it if the queue is full. Never waits.
@@ -182,13 +192,21 @@ impl Queue {
     fn send(&self, item: Item) {
         let shared = &self.shared;
         let bytes = item.bytes();
-        shared.items.fetch_add(1, SeqCst);
-        let fits = shared.bytes.fetch_add(bytes, Relaxed) + bytes <= BYTES_MAX;
+        let eighths = if self.is_audit { 8 } else { ORDINARY_EIGHTHS };
+        let items = shared.items.fetch_add(1, SeqCst);
+        let all_bytes = shared.bytes.fetch_add(bytes, Relaxed) + bytes;
+        let fits = items < LINES_MAX / 8 * eighths && all_bytes <= BYTES_MAX / 8 * eighths;
         if !(fits && self.sender.try_send(item).is_ok()) {
             shared.bytes.fetch_sub(bytes, Relaxed);
             shared.lost.full.fetch_add(1, Relaxed);
             shared.item_done();
         }
+    }
+
+    /// Whether the audit lines of one more change have room.
+    pub(super) fn has_room(&self) -> bool {
+        self.shared.items.load(SeqCst) <= LINES_MAX / 8 * BEGUN_EIGHTHS
+            && self.shared.bytes.load(Relaxed) <= BYTES_MAX / 8 * BEGUN_EIGHTHS
     }
 
     /// Waits until every item so far is written, for at most `timeout`. Returns whether it succeeded.
@@ -251,6 +269,10 @@ impl<'a> MakeWriter<'a> for Queue {
 
     fn make_writer(&'a self) -> Self {
         self.clone()
+    }
+
+    fn make_writer_for(&'a self, line: &Metadata<'_>) -> Self {
+        Self { is_audit: line.target() == AUDIT, ..self.clone() }
     }
 }
 
@@ -323,6 +345,27 @@ mod tests {
         assert_eq!(lost.failed.load(Relaxed), 0);
     }
 
+    /// A holder of the right to change filled the queue, so that the lines of its changes were dropped.
+    #[test]
+    fn other_lines_leave_room_for_the_lines_of_changes() {
+        let lost = lost();
+        let (queue, _reader) = piped(lost);
+        let audit = Queue { is_audit: true, ..queue.clone() };
+        let line = [b"x".repeat(99), b"\n".to_vec()].concat();
+        (0..2 * LINES_MAX).for_each(|_| queue.line(&line));
+        let lost_before = lost.full.load(Relaxed);
+        assert!(lost_before > 0 && queue.has_room());
+        let mut changes = 0;
+        while queue.has_room() {
+            audit.line(&line);
+            changes += 1;
+        }
+        assert!(changes > LINES_MAX / 10, "{changes} changes had room");
+        // Those that had begun.
+        (0..LINES_MAX / 10).for_each(|_| audit.line(&line));
+        assert_eq!(lost.full.load(Relaxed), lost_before);
+    }
+
     #[test]
     fn a_pipe_that_was_closed_and_a_full_device_cost_the_lines_alone() {
         let lost = lost();
@@ -364,7 +407,7 @@ mod tests {
             waiting: Mutex::new(()),
             emptied: Condvar::new(),
         };
-        let queue = Queue { sender, shared: Arc::new(shared) };
+        let queue = Queue { sender, shared: Arc::new(shared), is_audit: false };
         queue.panic("main", &format!("a{}", "\u{e9}".repeat(LINE_BYTES_MAX)));
         let Item::Panic { text, .. } = receiver.recv().unwrap() else { panic!("no panic") };
         assert_eq!(text.len(), LINE_BYTES_MAX - 1);

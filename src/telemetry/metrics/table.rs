@@ -315,7 +315,7 @@ const POLICIES: Section = Section {
             .help("Whether weir refuses or cannot read the newest input. Then the last good input stays in force.")
             .more("`input`: `policies` of the directory, and their overlays; `control_plane` for the last response with `policies.source: xds`; \
                    `certificate` for the files of the gRPC listener's TLS; `callers` for `callers.file`; `overrides`, which the store does not give, or gives with \
-                   lines that are not overrides; `rows` of the files beside the policies; `tokens` of `admin.token_file`. It is 0 again when the input is corrected. [Alert on \
+                   lines that are not overrides; `rows` of the files beside the policies; `tokens` of `admin.token_file`. Also for a file of callers or overlays that keeps changing. It is 0 again when the input is corrected. [Alert on \
                    any](operations.md#weirpolicyloadfailed)."),
     ],
 };

@@ -6,7 +6,11 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::bare::{Bare, full_pipe, signal};
@@ -127,6 +131,58 @@ fn a_standard_error_that_no_process_reads_stops_nothing() {
     let (_reader, writer) = full_pipe();
     let mut weir = start(&policies, &redis, writer);
     goes_on_without_a_log(&mut weir, &mut policies, redis);
+}
+
+/// A holder of a token filled the queue with its changes, and the lines of the last ones were dropped.
+#[test]
+fn each_change_is_in_a_log_that_is_read_slowly() {
+    const ROWS: usize = 5_000;
+    const IMPORTS: usize = 3;
+    let policies = PolicyDirectory::with_file(
+        FILE,
+        "domain: shop\ndescriptors:\n- {key: tenant, rows: {default: free}, rate_limit: {rate: 3/day, plans: {gold: 7/day}}}\n",
+    );
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let weir = Bare::start(&policies.path(), &[], writer);
+    let found = Arc::new(AtomicUsize::new(0));
+    let counted = found.clone();
+    std::thread::spawn(move || {
+        let (mut text, mut piece) = (Vec::new(), [0; 16 << 10]);
+        while let Ok(read @ 1..) = reader.read(&mut piece) {
+            // About 3 MB a second.
+            std::thread::sleep(Duration::from_millis(5));
+            text.extend(&piece[..read]);
+            let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            let lines: Vec<u8> = text.drain(..whole).collect();
+            counted.fetch_add(String::from_utf8_lossy(&lines).matches("\"message\":\"row set\"").count(), Relaxed);
+        }
+    });
+    let note = "x".repeat(250);
+    for import in 0..IMPORTS {
+        let row =
+            |at| json!({"domain": "shop", "descriptor": format!("tenant={import}-{at}"), "plan": "gold", "note": note});
+        let body: String = (0..ROWS).map(|at| format!("{}\n", row(at))).collect();
+        assert_eq!(http::request(weir.admin, "POST", "/rows", &[], &body).expect("an answer").status, 200);
+    }
+    until("the last line", PATIENCE, || (found.load(Relaxed) == IMPORTS * ROWS).then_some(()));
+    assert_eq!(lost(weir.http, "queue_full"), 0);
+}
+
+/// Where nobody reads the log, an operator can make some hundreds of changes, whose lines wait.
+#[test]
+fn changes_without_a_log_are_refused_when_their_lines_have_no_room() {
+    let policies = PolicyDirectory::with_file(FILE, &policy(1_000));
+    let (_reader, writer) = full_pipe();
+    let weir = Bare::start(&policies.path(), &[], writer);
+    let reset = |value: &str| {
+        let path = format!("/state?domain=shop&descriptor=user={value}");
+        http::request(weir.admin, "DELETE", &path, &[], "").expect("an answer")
+    };
+    let long = "x".repeat(8_000);
+    assert_eq!(reset("ann").status, 200);
+    let refused = (0..1_000).map(|_| reset(&long)).find(|answer| answer.status != 200).expect("a refusal");
+    assert_eq!(refused.status, 503);
+    assert!(refused.body.contains("the log has no room for the line of a change"), "{}", refused.body);
 }
 
 /// The reason of a start that fails cannot be written either.

@@ -334,6 +334,138 @@ fn the_metrics_need_a_token_at_each_listener_if_the_setting_says_so() {
     assert!(refused.status.code() == Some(2) && error.contains("set admin.token_file too"), "{error}");
 }
 
+/// With a token that was revoked while the body of a change arrived, the row was written.
+#[test]
+fn a_token_that_is_removed_before_the_body_has_arrived_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tokens");
+    fs::write(&file, tokens()).unwrap();
+    let (weir, _policies) = start(&file, &[]);
+    let team = TEAMS[0];
+    let put = |text: &str| {
+        fs::write(file.with_extension("next"), text).unwrap();
+        fs::rename(file.with_extension("next"), &file).unwrap();
+    };
+    let others: String = tokens().lines().skip(1).map(|line| format!("{line}\n")).collect();
+    let looks = format!("a {} look team-a/*\n{others}", team.token);
+    for (now, expected) in [(tokens(), 200), (others, 403), (looks, 403)] {
+        for (method, path, body) in [
+            ("PUT", "/rows", team.row("late")),
+            ("POST", "/rows", team.row("late")),
+            ("PUT", "/overrides", team.new_override()),
+        ] {
+            put(&tokens());
+            let authorization = format!("Bearer {}", team.token);
+            let headers = [("authorization", authorization.as_str()), ("expect", "100-continue")];
+            let mut stream = http::connect(weir.admin).unwrap();
+            stream.write_all(http::head(method, path, &headers, body.len()).as_bytes()).unwrap();
+            // weir asks for the body after it has read the token.
+            let mut asks = [0; 25];
+            stream.read_exact(&mut asks).unwrap();
+            assert_eq!(&asks, b"HTTP/1.1 100 Continue\r\n\r\n");
+            put(&now);
+            stream.write_all(body.as_bytes()).unwrap();
+            let answer = http::read_answer(stream).unwrap();
+            assert_eq!(answer.status, expected, "{method} {path}: {answer:?}");
+            assert!(expected == 200 || answer.body.contains("was removed or changed before its request"), "{answer:?}");
+        }
+        let shown = |path: &str| {
+            let path = format!("{path}?domain={}&descriptor=tenant=late-{}", team.domain, team.value);
+            request(weir.admin, "GET", &path, Some(OPERATOR), "").status
+        };
+        assert_eq!(shown("/rows"), if expected == 200 { 200 } else { 404 });
+        let row = format!("/rows?domain={}&descriptor=tenant=late-{}", team.domain, team.value);
+        request(weir.admin, "DELETE", &row, Some(OPERATOR), "");
+    }
+}
+
+#[test]
+fn each_refused_request_is_counted_and_has_its_line() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), format!("a {} look,change team-a/*\n", TEAMS[0].token)).unwrap();
+    let [own, other] = TEAMS;
+    let refused = |admin: SocketAddr| served::metric(admin, "weir_admin_refused_total").expect("the metric");
+    for (method, path, token, body, status) in [
+        ("GET", "/tap?domain=team-a/shop&values=shown&seconds=1", own.token, String::new(), 403),
+        ("POST", "/rows", own.token, format!("{}\n{}\n{0}", other.row("x"), own.row("x")), 200),
+        ("POST", "/rows?remove=true", own.token, other.row("x"), 200),
+        ("GET", "/readyz", "0123456789abcdef-none", String::new(), 200),
+    ] {
+        // One line in ten seconds.
+        let (weir, _policies) = start(file.path(), &[]);
+        let before = refused(weir.http);
+        assert_eq!(request(weir.admin, method, path, Some(token), &body).status, status, "{method} {path}");
+        assert_eq!(refused(weir.http), before + 1, "{method} {path}");
+        let is_line = |line: &LogLine| {
+            line.message().is_some_and(|message| message.starts_with("refused a request"))
+                && line.field("peer").is_some()
+        };
+        assert!(weir.wait_for_log(0, PATIENCE, is_line), "{method} {path}: {}", weir.written());
+        // Neither of these is refused.
+        for token in [None, Some(own.token)] {
+            assert_eq!(request(weir.admin, "GET", "/readyz", token, "").status, 200);
+        }
+        assert_eq!(refused(weir.http), before + 1, "{method} {path}");
+    }
+}
+
+/// One token opened all taps, and the operator had none.
+#[test]
+fn a_token_of_some_domains_leaves_a_tap_for_those_of_all() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), tokens()).unwrap();
+    let (weir, _policies) = start(file.path(), &[]);
+    let open = |token: &str| {
+        let authorization = format!("Bearer {token}");
+        let path = format!("/tap?domain={}", TEAMS[0].domain);
+        let mut stream = http::connect(weir.admin).unwrap();
+        stream.write_all(http::head("GET", &path, &[("authorization", &authorization)], 0).as_bytes()).unwrap();
+        let mut begun = [0; 12];
+        stream.read_exact(&mut begun).unwrap();
+        (stream, String::from_utf8_lossy(&begun[9..]).into_owned())
+    };
+    let mut taps = Vec::new();
+    for (token, status) in [(TEAMS[0].token, "200"); 3].into_iter().chain([(TEAMS[0].token, "503"), (OPERATOR, "200")])
+    {
+        let (tap, answered) = open(token);
+        assert_eq!(answered, status, "{token}");
+        taps.push(tap);
+    }
+}
+
+/// The statistics have values of callers and all domains.
+#[test]
+fn the_statistics_of_the_debug_port_need_a_token_that_looks_at_all_domains() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), tokens()).unwrap();
+    let (weir, _policies) = start(file.path(), &["admin.endpoints=ratelimit"]);
+    let status = |path, token: Option<&str>| request(weir.admin, "GET", path, token, "").status;
+    let tokens = [None, Some("none"), Some(TEAMS[0].token), Some(CHANGER), Some(LOOKER)];
+    assert_eq!(tokens.map(|token| status("/stats", token)), [401, 401, 403, 403, 200]);
+    assert_eq!(status("/metrics", None), 200);
+}
+
+/// A page of another site reads this port by a name of its own that has its address.
+#[test]
+fn the_debug_port_checks_the_host_where_names_are_set() {
+    let status = |weir: &Weir, host: &str| {
+        let mut stream = http::connect(weir.admin).unwrap();
+        let head = format!("GET /rlconfig HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        http::read_answer(stream).unwrap().status
+    };
+    let policies = PolicyDirectory::with_file("a.yaml", &TEAMS[0].policy());
+    let start = |more: &[&str]| {
+        let settings = ["admin.endpoints=ratelimit"].iter().chain(more);
+        Weir::start(&policies.path(), &settings.flat_map(|setting| ["--set", setting]).collect::<Vec<_>>())
+    };
+    let hosts = ["127.0.0.1:6070", "localhost", "ratelimit.mesh.svc:6070", "evil.example"];
+    let open = start(&[]);
+    assert_eq!(hosts.map(|host| status(&open, host)), [200; 4], "as envoyproxy/ratelimit");
+    let named = start(&["http.admin_hosts=ratelimit.mesh.svc"]);
+    assert_eq!(hosts.map(|host| status(&named, host)), [200, 200, 200, 403]);
+}
+
 #[test]
 fn the_paths_of_the_debug_port_show_the_limits_of_a_caller() {
     let file = tempfile::NamedTempFile::new().unwrap();

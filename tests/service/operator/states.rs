@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use weir_api::states::{DescriptorStates, StatePage};
 
 use crate::support::http;
+use crate::support::process::{PolicyDirectory, Weir};
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
 use crate::support::served::Served;
@@ -231,6 +232,42 @@ fn states_in_redis_have_the_numbers_in_force_under_a_row() {
     let redis = RedisServer::start();
     let url = format!("redis.url={}", redis.url());
     numbers_in_force_are_shown(&Served::start(CUSTOMERS, &["store=redis", &url, "redis.timeout=5s"]));
+}
+
+/// A token of one team read the values of another: the prefix of a rule whose key has a `*` lacked the end of the domain, and a
+/// shortened key had no whole domain.
+#[test]
+fn a_rule_lists_no_state_of_a_domain_whose_name_begins_as_its_own() {
+    let first = "d".repeat(128);
+    let of = |domain: &str, key: &str| {
+        let limit = "{requests_per_unit: 3, unit: hour}";
+        (format!("{key}.yaml"), format!("domain: {domain}\ndescriptors: [{{key: '{key}', rate_limit: {limit}}}]\n"))
+    };
+    let (long, longer) = (format!("{first}x"), format!("{first}y"));
+    let files = [of("team-a", "u*"), of("team-ab", "uid"), of(&first, "a*"), of(&long, "abc"), of(&longer, "abd")];
+    let policies = PolicyDirectory::with_files(&files);
+    let weir = Weir::start(&policies.path(), &["--set", "policies.compatible=on"]);
+    let mut client = Client::connect(weir.grpc);
+    for (domain, key) in [("team-a", "uvw"), ("team-ab", "uid"), (&*first, "abx"), (&*long, "abc"), (&*longer, "abd")] {
+        for value in ["short", &"secret".repeat(50)] {
+            client.ask(rls::request(domain, &[(key, value)])).unwrap();
+        }
+    }
+    let listed = |domain: &str, rule: &str| -> Vec<String> {
+        let answer = http::get(weir.admin, &format!("/states?domain={domain}&rule={rule}")).unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let page: StatePage = serde_json::from_str(&answer.body).unwrap();
+        let mut keys: Vec<String> =
+            page.states.iter().map(|state| state.descriptor[..state.descriptor.len().min(9)].to_owned()).collect();
+        keys.sort_unstable();
+        keys
+    };
+    assert_eq!(listed("team-a", "u*"), ["uvw=secre", "uvw=short"]);
+    assert_eq!(listed("team-ab", "uid"), ["uid=secre", "uid=short"]);
+    // Their shortened keys have no whole domain.
+    assert_eq!(listed(&first, "a*"), ["abx=short"]);
+    assert_eq!(listed(&long, "abc"), ["abc=short"]);
+    assert_eq!(listed(&longer, "abd"), ["abd=short"]);
 }
 
 #[test]

@@ -668,7 +668,7 @@ fn a_tap_shows_what_holds_charge_and_settles_give_back() {
 fn a_tap_names_the_caller_if_callers_have_rights() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("callers.yaml");
-    fs::write(&file, "callers: [{name: edge, listeners: [http], domains: [shop], may: [charge]}]").unwrap();
+    fs::write(&file, "callers: [{name: edge, listeners: [http], domains: [shop], may: [charge]}]\n").unwrap();
     let policy = "domain: shop\ndescriptors:\n  - {key: user, rate_limit: {unit: year, requests_per_unit: 100}}\n";
     let served = Served::start(policy, &[&format!("callers.file={}", file.display())]);
     let (mut tap, _) = Tap::open(served.at.admin, "");

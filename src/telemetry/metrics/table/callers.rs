@@ -37,11 +37,11 @@ pub(super) const CALLERS: Section = Section {
                    1,024 that it had not taken over yet."),
         counter("weir_caller_requests_total", &["caller", "result"], "requests")
             .help("Requests by caller, and whether the caller may send them.")
-            .more("There with `callers.file` only. `result` is `allowed`, or what the caller lacks: `domain`, a right (`charge`, `peek`, \
-                   `refund`, `settle`, `limits`), or `hits` if a descriptor has too many. The first 100 callers have series of \
+            .more("There with `callers.file` only; who reads the metrics reads the names of its callers. `result` is `allowed`, or what the caller lacks: `domain`, a right (`charge`, `peek`, \
+                   `refund`, `settle`, `limits`), or `hits` if a descriptor has too many, or its receipt. The first 100 callers have series of \
                    their own, further ones together `(others)`. `(unlisted)` has the requests without a caller: `unlisted` if no \
                    caller has the certificate or the listener, `several_callers` if the names of a certificate are those of different \
-                   callers, `too_many_names` if weir does not read them all. [Alert on each refusal](operations.md#weirrefusesrequestsofcallers)."),
+                   callers, `too_many_names` if weir does not read them all, because they are too many or their list is malformed. [Alert on each refusal](operations.md#weirrefusesrequestsofcallers)."),
         gauge("weir_callers", &[], "callers")
             .help("Callers in force.")
             .more("There with `callers.file` only."),
