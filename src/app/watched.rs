@@ -97,7 +97,7 @@ impl WatchedFile {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::thread::sleep;
+    use std::thread::park_timeout;
     use std::time::Duration;
 
     use weir_policies::watch::RESTLESS;
@@ -116,7 +116,7 @@ mod tests {
                 fs::write(path.with_extension("next"), number.to_string()).unwrap();
                 fs::rename(path.with_extension("next"), &path).unwrap();
             }
-            sleep(Duration::from_millis(20));
+            park_timeout(Duration::from_millis(20));
             file.read_again(Cause::Poll, |path| Ok(fs::read_to_string(path).unwrap()))
         };
         let began = Instant::now();

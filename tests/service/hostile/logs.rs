@@ -150,7 +150,7 @@ fn each_change_is_in_a_log_that_is_read_slowly() {
         let (mut text, mut piece) = (Vec::new(), [0; 16 << 10]);
         while let Ok(read @ 1..) = reader.read(&mut piece) {
             // About 3 MB a second.
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::park_timeout(Duration::from_millis(5));
             text.extend(&piece[..read]);
             let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
             let lines: Vec<u8> = text.drain(..whole).collect();
