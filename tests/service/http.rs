@@ -459,22 +459,19 @@ fn health_is_told_on_every_path_that_somebody_asks() {
     for address in [served.at.http, served.at.admin] {
         let ready = get(address, "/readyz");
         assert_eq!(ready.status, 200, "{ready:?}");
+        let input = json!({"problem_count": 0});
         let mut expected = json!({
             "ready": true,
             "phase": "serving",
             "store": {"name": "memory", "answered": true, "circuit": "closed"},
             "policies": {"domains": 1, "rules": 3, "problem_count": 0, "problem_kinds": [], "unmet_overlay_count": 0},
             "overrides": {"in_force": 0, "unused": 0, "read": true, "problem": null},
-            "rows": {"problem_count": 0},
-            "callers": {"problem_count": 0},
-            "tokens": {"problem_count": 0},
+            "rows": input, "callers": input, "tokens": input,
         });
         if address == served.at.admin {
             expected["policies"]["problems"] = json!([]);
             expected["policies"]["unmet_overlays"] = json!([]);
-            for input in ["rows", "callers", "tokens"] {
-                expected[input]["problems"] = json!([]);
-            }
+            ["rows", "callers", "tokens"].iter().for_each(|input| expected[*input]["problems"] = json!([]));
         }
         assert_eq!(json_of(&ready), expected);
     }

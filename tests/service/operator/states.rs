@@ -277,7 +277,7 @@ fn wrong_questions_are_answered_with_what_is_wrong() {
         ("/states?domain=shop&rule=usr", 404, "no rule of the policies in force"),
         ("/states?domain=shop&rule=user&max=257", 400, "max = 257: must be from 1 to 256"),
         ("/states?domain=shop&rule=user&from=x", 400, "from: must be the"),
-        ("/states?domain=shop", 400, "missing field `rule`"),
+        ("/states?domain=shop", 400, "the query has no rule: write ?rule=..."),
     ] {
         let answer = http::get(served.at.admin, path).unwrap();
         assert_eq!(answer.status, status, "{path}");
