@@ -73,7 +73,7 @@ fn limits_of(policies: &Arc<PolicySet>, caller: Arc<Caller>) -> Body {
 
 /// The statistics of all domains, written in pieces. They have values of rules with `detailed_metric`.
 async fn stats(State(site): State<Arc<Site>>, Extension(caller): Extension<Arc<Caller>>) -> Result<Response, Response> {
-    caller.check(None)?;
+    caller.check_metrics()?;
     let mut cursor = StatisticsCursor::default();
     let metrics = site.metrics.clone();
     Ok(text(pieces(move || {

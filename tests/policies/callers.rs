@@ -218,7 +218,7 @@ fn weir_check_reads_certificates_and_tokens_and_compares_the_domains_of_callers(
     fs::write(path("a.yaml"), "domain: team-a/shop\ndescriptors: []").unwrap();
     fs::write(path("b.yaml"), "domain: shared\ndescriptors: []").unwrap();
     let caller = "listeners: [grpc], may: [peek], domains";
-    fs::write(path("mesh.callers.yaml"), format!("callers: [{{name: a, {caller}: [shraed, shared, 'team-a/*']}}]"))
+    fs::write(path("mesh.callers.yaml"), format!("callers: [{{name: a, {caller}: [shraed, shared, 'team-a/*']}}]\n"))
         .unwrap();
     let good = authority.server("good", &["localhost"]);
     let settings = |certificate: &Path, key: &Path| {
