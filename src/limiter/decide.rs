@@ -84,7 +84,8 @@ impl Limiter {
 
     /// Decides a request of a domain with rules that weigh hits. [mt-12]
     async fn decide_weighed(&self, sent: Request<'_, '_>, turns: Option<&Turns>) -> Result<Answer, Undecided> {
-        let weighing = Weighing::of(&sent, turns).await.inspect_err(|_| self.counts.refused(sent.started))?;
+        let mut weighing = Weighing::default();
+        weighing.fill(&sent, turns).await.inspect_err(|_| self.counts.refused(sent.started))?;
         if weighing.by_default > 0 {
             sent.in_force.tally.weighed_by_default(sent.domain, weighing.by_default);
         }
@@ -195,9 +196,8 @@ impl Limiter {
             is_repeated: false,
             can_repeat: false,
         };
-        if domain.weighs()
-            && let Ok(weighing) = Weighing::of(&request, None).await
-        {
+        let mut weighing = Weighing::default();
+        if domain.weighs() && weighing.fill(&request, None).await.is_ok() {
             let query = weighing.query(query);
             let request = request.weighed(&query, &weighing.found);
             self.stores.settle_alone(&request, settle, &self.matched(&request, None)).await;

@@ -3,6 +3,8 @@
 //!
 //! Not here: which rule a descriptor meets, and its factor (engine).
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 use weir_engine::policy::Match;
 use weir_engine::request_limit::RequestLimit;
@@ -15,25 +17,25 @@ use super::request::Request;
 use super::{DescriptorRequest, Query};
 
 /// What makes a weighed request, with the match of each descriptor.
+#[derive(Default)]
 pub(super) struct Weighing<'p, 'q> {
     pub(super) found: SmallVec<[Match<'p>; 2]>,
-    /// The entries of each descriptor that has an entry which only weighs.
-    others: SmallVec<[Option<SmallVec<[Entry<'q>; 4]>>; 2]>,
+    /// The other entries of all descriptors that have an entry which only weighs.
+    entries: SmallVec<[Entry<'q>; 8]>,
+    /// Those of each such descriptor.
+    others: SmallVec<[Option<Range<usize>>; 2]>,
     /// How many descriptors have the default factor.
     pub(super) by_default: u64,
 }
 
 impl<'p, 'q> Weighing<'p, 'q> {
-    /// Matches each descriptor of a request. With `turns`, a long request takes turns with others.
+    /// Matches each descriptor of a request, in place, because it is large. With `turns`, a long request takes turns with others.
     ///
     /// # Errors
     /// When a descriptor cannot be weighed.
-    pub(super) async fn of(request: &Request<'p, 'q>, turns: Option<&Turns>) -> Result<Self, Unweighed> {
+    pub(super) async fn fill(&mut self, request: &Request<'p, 'q>, turns: Option<&Turns>) -> Result<(), Unweighed> {
         let Request { in_force, domain, query, .. } = *request;
         let turns = turns.filter(|_| query.is_long());
-        let count = query.descriptors.len();
-        let (found, others) = (SmallVec::with_capacity(count), SmallVec::with_capacity(count));
-        let mut weighing = Self { found, others, by_default: 0 };
         for (descriptor, asked) in query.descriptors.iter().enumerate() {
             let _turn = match turns {
                 Some(turns) => Some(turns.next().await),
@@ -45,17 +47,23 @@ impl<'p, 'q> Weighing<'p, 'q> {
                 // Its limit is charged on its entries as they stand. [mt-6]
                 weighed if is_replaced(asked, &weighed) => (in_force.policies.find(domain, asked.entries), None),
                 Weighed { met, entry, by_default } => {
-                    weighing.by_default += u64::from(by_default);
-                    (met, entry.map(|entry| without(asked.entries, entry)))
+                    self.by_default += u64::from(by_default);
+                    (met, entry.map(|entry| self.keep_others(asked.entries, entry)))
                 }
             };
             if let Some(factor) = met.factor {
                 asked.operation.weighed(factor).map_err(unweighed)?;
             }
-            weighing.found.push(met);
-            weighing.others.push(others);
+            self.found.push(met);
+            self.others.push(others);
         }
-        Ok(weighing)
+        Ok(())
+    }
+
+    fn keep_others(&mut self, entries: &[Entry<'q>], key: &str) -> Range<usize> {
+        let start = self.entries.len();
+        self.entries.extend(entries.iter().copied().filter(|entry| entry.key != key));
+        start..self.entries.len()
     }
 
     /// The request with weighed hits.
@@ -64,7 +72,7 @@ impl<'p, 'q> Weighing<'p, 'q> {
         for (asked, (met, others)) in sent.descriptors.iter().zip(self.found.iter().zip(&self.others)) {
             let weighed = met.factor.and_then(|factor| asked.operation.weighed(factor).ok());
             descriptors.push(DescriptorRequest {
-                entries: others.as_deref().unwrap_or(asked.entries),
+                entries: others.clone().map_or(asked.entries, |others| &self.entries[others]),
                 operation: weighed.unwrap_or(asked.operation),
                 limit: asked.limit,
             });
@@ -86,8 +94,4 @@ pub(super) fn operation(policies: &PolicySet, domain: &Domain, asked: &Descripto
 /// Whether a limit of the request replaces the rule. [mt-6]
 fn is_replaced(asked: &DescriptorRequest<'_>, weighed: &Weighed<'_>) -> bool {
     asked.limit.is_some() && weighed.met.rule.is_none_or(|rule| rule.request_limit == RequestLimit::Replaces)
-}
-
-fn without<'q>(entries: &[Entry<'q>], key: &str) -> SmallVec<[Entry<'q>; 4]> {
-    entries.iter().copied().filter(|entry| entry.key != key).collect()
 }
