@@ -26,16 +26,13 @@ impl Plan<'_, '_> {
             let of_descriptor = rest.clone().take_while(|(charge, _)| charge.origin.group == group);
             let count = of_descriptor.clone().count();
             let rule = matched.rule(group);
-            let mut status = match count {
+            let status = match count {
                 0 if rule.is_some_and(|rule| rule.unlimited) => Status { remaining: UNLIMITED, ..Status::default() },
                 0 if self.denied_groups & group.bit() != 0 => Status { over: true, ..Status::default() },
                 0 if matched.is_unlimited_by_row(group) => Status { remaining: UNLIMITED, ..Status::default() },
                 0 => Status::default(),
-                _ => status_of(of_descriptor, denied),
+                _ => status_of(of_descriptor, denied, matched.factor(group)),
             };
-            if let Some(detail) = &mut status.detail {
-                detail.factor = matched.factor(group);
-            }
             if let Some(fields) = rule.and_then(|rule| rule.metadata.as_ref())
                 && matched.modes.metadata
                 && status.limit.is_some()
@@ -140,7 +137,11 @@ impl Plan<'_, '_> {
 
 /// The status of a descriptor. Over: of the limits that deny, the one with the longest wait. Within: the one with the
 /// fewest remaining hits, and among equals the one that resets last. [dc-8] Excludes limits on trial. [tr-3]
-fn status_of<'a>(decided: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)> + Clone, denied: bool) -> Status {
+fn status_of<'a>(
+    decided: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)> + Clone,
+    denied: bool,
+    factor: Option<Hits>,
+) -> Status {
     // The role by the policies: a quota that is over has that code even if the request passes.
     let denies =
         |charge: &Charge<'_>, outcome: &Outcome| charge.origin.role != Role::Shadow && outcome.verdict.is_over();
@@ -179,7 +180,7 @@ fn status_of<'a>(decided: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)> + 
         reset_after: outcome.reset_after,
         wait: if denied { 0 } else { decided.clone().map(|(_, outcome)| outcome.wait).max().unwrap_or(0) },
         charged: decided.clone().any(|(charge, outcome)| is_charged(charge, outcome)),
-        factor: None,
+        factor,
     };
     Status {
         over,

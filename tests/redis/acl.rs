@@ -204,7 +204,8 @@ async fn rows_need_no_more_rights_than_decisions_and_lists_of_rows_need_scan() {
     assert_eq!(limiter.show_states("shop", &of_acme).await.expect("states").len(), 1);
 
     let page = page();
-    let (_, beyond) = page.split_once("More rights are needed for some functions: `+scan` for").expect("the page gives the right");
+    let (_, beyond) =
+        page.split_once("More rights are needed for some functions: `+scan` for").expect("the page gives the right");
     let (beyond, _) = beyond.split_once(';').expect("and the next one");
     assert!(beyond.contains("`weir rows list`, `export` and `prune`"), "{beyond}");
     let is_noperm = |refused: &RowRefused| {

@@ -574,7 +574,8 @@ fn metrics_are_those_of_the_page_about_them() {
     http::post_json(memory.at.http, "/json", ANN).expect("an answer");
     let mut expected = documented.clone();
     expected.retain(|name, _| {
-        let absent = "weir_redis_ weir_deny_cache_ weir_tls_ weir_certificate_ weir_admin_ weir_policy_overlays weir_weighed";
+        let absent =
+            "weir_redis_ weir_deny_cache_ weir_tls_ weir_certificate_ weir_admin_ weir_policy_overlays weir_weighed";
         !absent.split(' ').any(|prefix| name.starts_with(prefix))
     });
     assert_eq!(shown_metrics(memory.at.http), expected);
