@@ -156,7 +156,9 @@ impl PolicyTarget {
             (Err(problems), overlay) => {
                 let problems = policies::of_load(&problems);
                 self.load.refuse(&problems);
-                overlaid.refused = Some(Refused { overlay: overlay.ok(), problems });
+                // A file that cannot be read, or keeps changing, leaves the overlays that wait for a response that fits them.
+                let overlay = overlay.ok().or_else(|| before.and_then(|refused| refused.overlay));
+                overlaid.refused = Some(Refused { overlay, problems });
             }
             // Overlays that cannot be read have no policies.
             (Ok(_), Err(_)) => {}

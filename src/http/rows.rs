@@ -25,7 +25,7 @@ use weir_telemetry::logging::{self, AUDIT};
 use weir_text::instant_text;
 
 use super::rights::Caller;
-use super::token::{LOG_ROOM_WAIT, check_again};
+use super::token::{LOG_ROOM_WAIT, LOG_ROOM_WAIT_IN_ALL, NO_LOG_ROOM, check_again};
 use super::{Site, bad_query, bad_request, json_error, kept, read, shown};
 
 /// The largest body, in bytes.
@@ -165,7 +165,11 @@ pub(super) async fn set_many(
     };
     if is_removal {
         for (place, (row, only)) in places.into_iter().zip(&rows) {
-            log.wait().await;
+            if !is_check && !log.wait().await {
+                let refused = NO_LOG_ROOM.to_owned();
+                results[place] = RowResult::Refused { refused, field: None, is_store: false };
+                continue;
+            }
             let (domain, entries, only) = (&row.domain, row.descriptor(), only.as_ref());
             let end = match is_check {
                 true => table.check_removal(domain, &entries, only).await.map(|()| "ok"),
@@ -241,15 +245,21 @@ pub(super) async fn remove(
     }
 }
 
-/// Waits for room in the log before each of many lines. A log that stands still is waited for once.
+/// Waits for room in the log before each of many lines, for at most [`LOG_ROOM_WAIT_IN_ALL`]. A log that stands still is waited for
+/// once.
 #[derive(Default)]
 struct LogRoom {
+    end: Option<Instant>,
     stands_still: bool,
 }
 
 impl LogRoom {
-    async fn wait(&mut self) {
-        self.stands_still = self.stands_still || !logging::has_room(Instant::now() + LOG_ROOM_WAIT).await;
+    /// Returns whether the log has room.
+    async fn wait(&mut self) -> bool {
+        let now = Instant::now();
+        let end = *self.end.get_or_insert(now + LOG_ROOM_WAIT_IN_ALL);
+        self.stands_still = self.stands_still || !logging::has_room(end.min(now + LOG_ROOM_WAIT)).await;
+        !self.stands_still
     }
 }
 

@@ -27,6 +27,7 @@ use weir_text::nearest;
 use super::listener::ReadUntil;
 use super::rights::{Caller, Lacking, Right};
 use super::streamed::{PIECE_BYTES, made};
+use super::token::waited_for_log;
 use super::{Site, bad_query, bad_request, json_error};
 
 /// The most taps that are open after a token of some domains has opened one. The rest is for tokens of all domains.
@@ -136,6 +137,9 @@ pub(super) async fn tap(
         let reason =
             format!("seconds = {}: at most {} (tap.max_duration)", seconds.as_secs(), site.admin.tap_max.as_secs());
         return Err(bad_request(reason));
+    }
+    if shows_values {
+        waited_for_log(&site, &caller).await?;
     }
     let filter = wanted.filter.clone();
     let most = if caller.has_all_domains() { TAPS_MAX } else { TAPS_OF_SOME_DOMAINS_MAX };

@@ -35,6 +35,11 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 const REASON_CHARS_LOGGED_MAX: usize = 300;
 /// How long a change waits for room in the log.
 pub(super) const LOG_ROOM_WAIT: Duration = Duration::from_secs(5);
+/// How long one request waits for room for all its lines.
+pub(super) const LOG_ROOM_WAIT_IN_ALL: Duration = Duration::from_secs(60);
+/// Why a change is refused if it has no room.
+pub(super) const NO_LOG_ROOM: &str =
+    "the log has no room for the line of a change, because its target does not take lines";
 /// Why a request with another token is refused.
 const WRONG_TOKEN: &str = "the token is none of the server's";
 /// How often the file is read besides requests.
@@ -208,10 +213,10 @@ pub(super) async fn authorize(
     };
     request.extensions_mut().insert(caller.clone());
     let answer = match allowed {
-        Ok(()) if needs == Access::Change && !logging::has_room(Instant::now() + LOG_ROOM_WAIT).await => {
-            let reason = "the log has no room for the line of a change, because its target does not take lines";
-            json_error(StatusCode::SERVICE_UNAVAILABLE, reason)
-        }
+        Ok(()) if needs == Access::Change => match waited_for_log(&site, &caller).await {
+            Ok(()) => next.run(request).await,
+            Err(refused) => refused,
+        },
         Ok(()) => next.run(request).await,
         Err(lacking) => lacking.into(),
     };
@@ -219,6 +224,20 @@ pub(super) async fn authorize(
         file.refuse(&of_log, Some(&caller.name), reason);
     }
     answer
+}
+
+/// Waits until the log has room for the line of what a caller does. Meanwhile its token can be removed.
+///
+/// # Errors
+/// The answer if there is no room in time, or if the token has gone.
+pub(super) async fn waited_for_log(site: &Site, caller: &Arc<Caller>) -> Result<(), Response> {
+    if logging::has_room(Instant::now()).await {
+        return Ok(());
+    }
+    if !logging::has_room(Instant::now() + LOG_ROOM_WAIT).await {
+        return Err(json_error(StatusCode::SERVICE_UNAVAILABLE, NO_LOG_ROOM));
+    }
+    check_again(site, caller).await.map_err(Response::from)
 }
 
 /// Whether the caller of a change still has its token with the same rights. Its body may have arrived slowly.

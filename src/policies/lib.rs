@@ -581,7 +581,7 @@ impl Problems {
         single::unreadable(
             &files::shown(file).into(),
             None,
-            "keeps changing and is not loaded: write a new file and rename it into place".to_owned(),
+            "keeps changing and is not loaded: replace it by renaming, at most once a second".to_owned(),
         )
     }
 

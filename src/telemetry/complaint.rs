@@ -57,12 +57,16 @@ pub struct Complaints {
     /// By the hash of the name.
     named: HashMap<u64, Complaint>,
     others: Complaint,
+    /// When quiet names were last removed. It takes time, so it happens at most once in [`SWEEP_EVERY`].
+    swept: Option<Instant>,
 }
+
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 impl Complaints {
     /// Problems of which each name is logged at most once in `every`.
     pub fn new(every: Duration) -> Self {
-        Self { every, hasher: RandomState::new(), named: HashMap::new(), others: Complaint::new(every) }
+        Self { every, hasher: RandomState::new(), named: HashMap::new(), others: Complaint::new(every), swept: None }
     }
 
     /// Counts one failure of this name. If a line is due, returns the number of failures since the name's last line.
@@ -72,7 +76,9 @@ impl Complaints {
 
     fn failed_at(&mut self, name: impl Hash, now: Instant) -> Option<u64> {
         let name = self.hasher.hash_one(name);
-        if self.named.len() >= COMPLAINTS_MAX && !self.named.contains_key(&name) {
+        let is_rested = self.swept.is_none_or(|swept| now.saturating_duration_since(swept) >= SWEEP_EVERY);
+        if self.named.len() >= COMPLAINTS_MAX && is_rested && !self.named.contains_key(&name) {
+            self.swept = Some(now);
             // Names without a line in the last interval. The count in the next line of such a name is too low.
             self.named.retain(|_, one| !one.is_due(now));
         }

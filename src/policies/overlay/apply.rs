@@ -122,7 +122,9 @@ impl Editor<'_, '_> {
             if is_match == Some(false) {
                 if depth == known.depth && known.others.len() < OTHERS_MAX {
                     let other = self.spelled(entries);
-                    self.reached[index].others.extend(Some(other).filter(|other| other.len() <= OTHER_BYTES_MAX));
+                    if other.len() <= OTHER_BYTES_MAX && !known.others.contains(&other) {
+                        self.reached[index].others.push(other);
+                    }
                 }
                 continue;
             }
