@@ -17,7 +17,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 use weir_http2::{Peer, Reservation, STREAM_BYTES};
 use weir_lifecycle::on_runtime;
-use weir_limiter::callers::{CallersInForce, KnownCaller, Sender};
+use weir_limiter::callers::{CallersInForce, KnownCaller, OfDomain, Sender};
 use weir_limiter::finishing::{Finishing, MustFinish, Untaken};
 use weir_limiter::{Answer, HeldCharge, LONG_VALUES_BYTES_MAX, Limiter, Query, Settle, Undecided};
 use weir_rls::convert::{self, Bounds, Extras, Invalid};
@@ -186,6 +186,9 @@ fn end(trace: Option<Arc<Trace>>, decided: &Result<Answered, Status>) {
     }
 }
 
+/// A request, what it settles, and its sender if callers have rights.
+type Decoded<'a, 'k> = (Request<'a>, Option<Box<Settle>>, Option<OfDomain<'k>>);
+
 /// Sets the domain and the caller in the trace, and returns the trace for the limiter.
 fn named_trace<'a>(
     trace: Option<&'a Arc<Trace>>,
@@ -236,10 +239,10 @@ impl RateLimits {
         let mut texts = Vec::new();
         let known = sender.as_deref().map(Sender::known);
         let sender = sender.as_deref().zip(known.as_deref());
-        let (request, settle) = self.decoded(received.message(), &mut texts, sender, started, trace)?;
+        let (request, settle, caller) = self.decoded(received.message(), &mut texts, sender, started, trace)?;
         let query = self.query(&request, settle, known.as_deref(), started)?;
         let trace = named_trace(trace, query.domain, query.caller);
-        self.check(sender, &query, started, trace)?;
+        self.check(caller, &query, started, trace)?;
         let decided = self.limiter.decide_now(&query, started, trace);
         self.response(&request, decided, || Bytes::copy_from_slice(received.message()))
     }
@@ -287,10 +290,10 @@ impl RateLimits {
         let mut texts = Vec::new();
         let known = sender.as_deref().map(Sender::known);
         let sender = sender.as_deref().zip(known.as_deref());
-        let (request, settle) = self.decoded(&message, &mut texts, sender, started, trace.as_ref())?;
+        let (request, settle, caller) = self.decoded(&message, &mut texts, sender, started, trace.as_ref())?;
         let query = self.query(&request, settle, known.as_deref(), started)?;
         let trace = named_trace(trace.as_ref(), query.domain, query.caller);
-        self.check(sender, &query, started, trace)?;
+        self.check(caller, &query, started, trace)?;
         let finish = finish.filter(|_| self.limiter.has_holds(query.domain));
         let deadline = deadline.filter(|_| finish.is_none());
         if let Some(finish) = finish {
@@ -305,26 +308,27 @@ impl RateLimits {
         read.inspect_err(|_| self.limiter.unreadable(started))
     }
 
-    /// The request, and what it settles: only requests of a domain with holds can settle. The caller must have the domain,
-    /// because the answer to a wrong receipt depends on it.
-    fn decoded<'a>(
+    /// Only requests of a domain with holds can settle. The caller must have the domain, because the answer to a wrong receipt
+    /// depends on it.
+    fn decoded<'a, 'k>(
         &self,
         bytes: &'a [u8],
         texts: &'a mut Vec<u8>,
-        sender: Option<(&Sender, &KnownCaller)>,
+        sender: Option<(&'k Sender, &'k KnownCaller)>,
         started: Instant,
         trace: Option<&Arc<Trace>>,
-    ) -> Result<(Request<'a>, Option<Box<Settle>>), Status> {
+    ) -> Result<Decoded<'a, 'k>, Status> {
         let decoded = lenient::decode(bytes, texts).map_err(|error| Status::invalid_argument(error.to_string()));
         let mut request = self.read(decoded, started)?;
-        if let Some((sender, known)) = sender {
+        let check = |(sender, known): (_, &'k KnownCaller)| {
             let trace = named_trace(trace, request.domain, known.name());
             let checked = self.limiter.check_domain(sender, known, request.domain, started, trace);
-            checked.map_err(|refused| status(&RequestError::NotAllowed(refused)))?;
-        }
+            checked.map_err(|refused| status(&RequestError::NotAllowed(refused)))
+        };
+        let caller = sender.map(check).transpose()?;
         let taken = receipts::take(&mut request, &self.messages.receipt_key, |domain| self.limiter.has_holds(domain));
         let settle = taken.map_err(|invalid| self.refused(invalid, started))?;
-        Ok((request, settle))
+        Ok((request, settle, caller))
     }
 
     fn query<'q>(
@@ -345,13 +349,13 @@ impl RateLimits {
     /// Whether the caller may send the request. Without a sender everyone may.
     fn check(
         &self,
-        sender: Option<(&Sender, &KnownCaller)>,
+        caller: Option<OfDomain<'_>>,
         query: &Query<'_>,
         started: Instant,
         trace: Option<&dyn weir_engine::observer::Trace>,
     ) -> Result<(), Status> {
-        let Some((sender, known)) = sender else { return Ok(()) };
-        let checked = self.limiter.check(sender, known, query, started, trace);
+        let Some(caller) = caller else { return Ok(()) };
+        let checked = self.limiter.check(caller, query, started, trace);
         checked.map_err(|refused| status(&RequestError::NotAllowed(refused)))
     }
 

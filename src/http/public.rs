@@ -162,12 +162,13 @@ async fn answer(
         Some(trace as &dyn weir_engine::observer::Trace)
     };
     // Before receipts are read, because the answer to a wrong one depends on the domain.
-    if let Some((sender, known)) = sender
-        && let Err(refused) =
-            site.limiter.check_domain(sender, known, request.domain, started, named_trace(request.domain))
-    {
-        return refusal(StatusCode::FORBIDDEN, &refused.to_string());
-    }
+    let check_domain = |(sender, known)| {
+        site.limiter.check_domain(sender, known, request.domain, started, named_trace(request.domain))
+    };
+    let caller = match sender.map(check_domain).transpose() {
+        Ok(caller) => caller,
+        Err(refused) => return refusal(StatusCode::FORBIDDEN, &refused.to_string()),
+    };
     let finish = finish.filter(|_| site.limiter.has_holds(request.domain));
     let settle = match receipts::take(&mut request, &site.json.receipt_key, |_| finish.is_some()) {
         Ok(settle) => settle,
@@ -181,8 +182,8 @@ async fn answer(
         Err(invalid) => return refused(&invalid),
     };
     let trace = named_trace(query.domain);
-    if let Some((sender, known)) = sender
-        && let Err(refused) = site.limiter.check(sender, known, &query, started, trace)
+    if let Some(caller) = caller
+        && let Err(refused) = site.limiter.check(caller, &query, started, trace)
     {
         return refusal(StatusCode::FORBIDDEN, &refused.to_string());
     }

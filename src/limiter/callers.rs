@@ -166,6 +166,14 @@ impl Sender {
     }
 }
 
+/// A sender whose caller has the domain of its request. [`Limiter::check_domain`] makes it.
+#[derive(Clone, Copy, Debug)]
+pub struct OfDomain<'k> {
+    sender: &'k Sender,
+    known: &'k KnownCaller,
+    caller: &'k Caller,
+}
+
 /// A request that its caller may not send. Nothing was charged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAllowed {
@@ -206,33 +214,35 @@ impl Limiter {
     ///
     /// # Errors
     /// What the caller lacks.
-    pub fn check_domain(
+    pub fn check_domain<'k>(
         &self,
-        sender: &Sender,
-        known: &KnownCaller,
+        sender: &'k Sender,
+        known: &'k KnownCaller,
         domain: &str,
         started: Instant,
         trace: Option<&dyn Trace>,
-    ) -> Result<(), NotAllowed> {
-        let found = known.found.as_ref().map_err(|refusal| *refusal);
-        let checked = found.and_then(|caller| if caller.domains.has(domain) { Ok(()) } else { Err(Refusal::Domain) });
-        checked.map_err(|refusal| self.refuse(sender, known, domain, refusal, started, trace))
+    ) -> Result<OfDomain<'k>, NotAllowed> {
+        let refusal = match &known.found {
+            Ok(caller) if caller.domains.has(domain) => return Ok(OfDomain { sender, known, caller }),
+            Ok(_) => Refusal::Domain,
+            Err(refusal) => *refusal,
+        };
+        Err(self.refuse(sender, known, domain, refusal, started, trace))
     }
 
-    /// Whether this sender may send the request, which began at `started`. Counts the request for its caller. [cr-4]
+    /// Whether this sender may send the request, which is of the checked domain and began at `started`. Counts the request for its
+    /// caller. [cr-4]
     ///
     /// # Errors
     /// What the caller lacks.
     pub fn check(
         &self,
-        sender: &Sender,
-        known: &KnownCaller,
+        OfDomain { sender, known, caller }: OfDomain<'_>,
         query: &Query<'_>,
         started: Instant,
         trace: Option<&dyn Trace>,
     ) -> Result<(), NotAllowed> {
-        let found = known.found.as_ref().map_err(|refusal| *refusal);
-        let checked = found.and_then(|caller| self.check_rights(caller, query));
+        let checked = self.check_rights(caller, query);
         checked.map_err(|refusal| self.refuse(sender, known, query.domain, refusal, started, trace))?;
         let lanes = &known.counts.allowed;
         lanes[self.counts.lane() % lanes.len()].0.fetch_add(1, Relaxed);
@@ -267,11 +277,8 @@ impl Limiter {
         NotAllowed { caller, refusal, has_names }
     }
 
-    /// Whether a caller may send this request. Its most hits are weighed hits, and those that its receipt can give back.
+    /// Whether a caller of its domain may send this request. Its most hits are weighed hits, and those that its receipt can give back.
     fn check_rights(&self, caller: &Caller, query: &Query<'_>) -> Result<(), Refusal> {
-        if !caller.domains.has(query.domain) {
-            return Err(Refusal::Domain);
-        }
         // Without a bound on hits, their weight does not matter.
         let in_force = (caller.hits_max < Hits::MAX).then(|| self.policies.current.load());
         let policies = in_force.as_ref().map(|in_force| &in_force.policies);

@@ -247,11 +247,10 @@ impl Leases {
             let mut set = self.lock(hash);
             let found = match find(&mut set, charge.key, hash) {
                 Some(entry) => {
-                    let hits = entry.take(charge, hash);
-                    let demand = asks.saturating_mul(charge.operation.asked());
-                    let hits_of_request = charge.operation.asked();
-                    to_take.extend(entry.ahead(charge.limit, hits_of_request, demand).map(|hits| (charge, hits)));
-                    hits.ok_or_else(|| entry.wait(charge.operation.asked()))
+                    let (hits, asked) = (entry.take(charge, hash), charge.operation.asked());
+                    let ahead = entry.ahead(charge.limit, asked, asks.saturating_mul(asked));
+                    to_take.extend(ahead.map(|hits| (charge, hits)));
+                    hits.ok_or_else(|| entry.wait(asked))
                 }
                 None => Err(Found::TooFew),
             };

@@ -19,6 +19,7 @@ use weir_store::{Before, Deciding as _, Inspected as _, StatesRead, StoreError, 
 use crate::buckets;
 use crate::support::algorithms::{sub_bucket, without_calendars};
 use crate::support::manual::charge;
+use crate::support::random::SplitMix;
 use crate::support::redis::RedisServer;
 
 /// Longer than any answer takes.
@@ -61,16 +62,11 @@ fn admitted(decisions: &[Result<Decision, StoreError>]) -> usize {
     decisions.iter().filter(|decision| decision.as_ref().unwrap().outcomes[0].verdict == Verdict::Within).count()
 }
 
-/// Numbers without order, always the same: splitmix64.
-struct Numbers(u64);
+struct Numbers(SplitMix);
 
 impl Numbers {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
+        self.0.next() % bound
     }
 
     fn pick<'a, T>(&mut self, among: &'a [T]) -> &'a T {
@@ -100,7 +96,7 @@ fn decisions_made_together_are_what_they_would_be_alone() {
         limits(),
         [Operation::Consume(1), Operation::Consume(3), Operation::Peek, Operation::Refund(2), Operation::Report(4)],
     );
-    let mut numbers = Numbers(1);
+    let mut numbers = Numbers(SplitMix(1));
     let mut now = NOW;
     for round in 0..200 {
         now += numbers.below(30_000_000);
@@ -177,7 +173,7 @@ fn decisions_of_several_charges_made_together_are_what_they_would_be_alone() {
     }
     // A call whose script Redis does not know yet is sent again, after the others of its batch.
     runtime.block_on(together.prepare(Instant::now() + PATIENCE).get()).unwrap();
-    let mut numbers = Numbers(2);
+    let mut numbers = Numbers(SplitMix(2));
     let mut now = NOW;
     let before = server.runs("evalsha");
     let mut decisions = 0;
@@ -309,7 +305,7 @@ fn undos_made_together_with_decisions_are_what_they_would_be_alone() {
         .flat_map(|(l, limit)| (0..2).map(move |i| (format!("l{l}.{i}"), limit.clone())))
         .collect();
     runtime.block_on(together.prepare(Instant::now() + PATIENCE).get()).unwrap();
-    let mut numbers = Numbers(3);
+    let mut numbers = Numbers(SplitMix(3));
     let mut now = NOW;
     let mut given: Vec<Undo<'_>> = Vec::new();
     let (mut undone, mut stale, mut settled, mut denied, mut compared) = (0, 0, 0, 0, 0_u32);

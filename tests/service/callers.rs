@@ -327,7 +327,7 @@ fn a_receipt_gives_back_at_most_the_hits_that_its_caller_may_charge() {
     assert_eq!(bench.count("settles", "hits"), 5);
 }
 
-/// INVALID_ARGUMENT for a wrong receipt showed that a domain has holds, and nobody counted the request. [cr-1]
+/// INVALID_ARGUMENT for a wrong receipt showed that a domain has holds, and the request was not counted. [cr-1]
 #[test]
 fn who_lacks_a_domain_does_not_learn_by_receipts_whether_it_has_holds() {
     let bench = Bench::start(RIGHTS, &[]);

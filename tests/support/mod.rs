@@ -23,6 +23,7 @@ pub mod otlp;
 pub mod process;
 pub mod proxy;
 pub mod python;
+pub mod random;
 pub mod redis;
 pub mod rls;
 pub mod secured;

@@ -2,6 +2,7 @@
 //! authority.
 
 use super::*;
+use crate::support::random::SplitMix;
 
 /// Callers by the names of certificates.
 const BY_CERTIFICATE: &str = "\
@@ -10,17 +11,13 @@ callers:
 - {name: b, certificates: ['spiffe://mesh/ns/b/*', 'spiffe://mesh/ns/a/sa/bridge'], domains: [b], may: [charge, peek]}
 ";
 
-/// A small generator (splitmix64): the same names in every run.
-struct Dice(u64);
+/// The same names in every run.
+struct Dice(SplitMix);
 
 impl Dice {
     /// A number below `end`.
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) >> 16).unwrap() % end
+        usize::try_from(self.0.next() >> 16).unwrap() % end
     }
 
     fn of<'a, T: ?Sized>(&mut self, list: &[&'a T]) -> &'a T {
@@ -127,7 +124,7 @@ fn owner_of(names: &[SanType]) -> Option<&'static str> {
 #[test]
 fn ten_thousand_hostile_certificates_are_nobody_beyond_their_entry() {
     let callers: Callers = weir_policies::parse_callers("c.yaml", BY_CERTIFICATE, None).unwrap();
-    let (authority, key, mut dice) = (Authority::new("ours"), KeyPair::generate().unwrap(), Dice(7));
+    let (authority, key, mut dice) = (Authority::new("ours"), KeyPair::generate().unwrap(), Dice(SplitMix(7)));
     let (mut known, mut refused) = (0, 0);
     for _ in 0..10_000 {
         let names = dice.names();
@@ -145,8 +142,10 @@ fn ten_thousand_hostile_certificates_are_nobody_beyond_their_entry() {
     assert!(known > 500 && refused > 5_000, "{known} known, {refused} refused");
 }
 
-/// A weir with this file of callers, by TLS with certificates of clients.
-fn secured(authority: &Authority, callers: &Path, policies: &PolicyDirectory) -> Weir {
+/// A weir with callers by the names of certificates, by TLS. The directories are its files.
+fn secured(authority: &Authority) -> ((TempDir, PolicyDirectory), Weir) {
+    let (directory, policies) = (TempDir::new().unwrap(), policies());
+    let callers = written(&directory, BY_CERTIFICATE);
     let own = authority.server("grpc", &["localhost", "127.0.0.1"]);
     let all = [
         format!("listen.tls.cert_file={}", own.certificate.display()),
@@ -155,7 +154,8 @@ fn secured(authority: &Authority, callers: &Path, policies: &PolicyDirectory) ->
         format!("callers.file={}", callers.display()),
     ];
     let arguments: Vec<String> = all.into_iter().flat_map(|setting| ["--set".to_owned(), setting]).collect();
-    Weir::start(&policies.path(), &arguments)
+    let weir = Weir::start(&policies.path(), &arguments);
+    ((directory, policies), weir)
 }
 
 fn policies() -> PolicyDirectory {
@@ -185,10 +185,8 @@ fn looks(weir: &Weir, authority: &Authority, issued: &Issued, domain: &str) -> R
 
 #[test]
 fn certificates_by_tls_have_the_rights_of_their_entry_and_hostile_ones_none() {
-    let (authority, directory) = (Authority::new("ours"), TempDir::new().unwrap());
-    let callers = written(&directory, BY_CERTIFICATE);
-    let policies = policies();
-    let weir = secured(&authority, &callers, &policies);
+    let authority = Authority::new("ours");
+    let (_files, weir) = secured(&authority);
     let uri = |text: &str| SanType::URI(text.try_into().unwrap());
     let dns = |text: &str| SanType::DnsName(text.try_into().unwrap());
     for (file, names, expected) in [
@@ -234,7 +232,7 @@ fn certificates_by_tls_have_the_rights_of_their_entry_and_hostile_ones_none() {
             }
         }
     }
-    let (mut dice, mut known) = (Dice(11), 0);
+    let (mut dice, mut known) = (Dice(SplitMix(11)), 0);
     for number in 0..200 {
         let names = dice.names();
         let issued = authority.client_with(&format!("hostile{number}"), names.clone());
@@ -256,10 +254,8 @@ fn certificates_by_tls_have_the_rights_of_their_entry_and_hostile_ones_none() {
 
 #[test]
 fn an_envoy_with_a_certificate_charges_its_domain_and_no_other() {
-    let (authority, directory) = (Authority::new("ours"), TempDir::new().unwrap());
-    let callers = written(&directory, BY_CERTIFICATE);
-    let policies = policies();
-    let weir = secured(&authority, &callers, &policies);
+    let authority = Authority::new("ours");
+    let (_files, weir) = secured(&authority);
     let issued = authority.client_named("envoy", &[], &["spiffe://mesh/ns/a/sa/envoy"]);
     let statuses = |envoy: &Envoy| {
         let get = || http::request(envoy.ingress, "GET", "/", &[("x-user", "ann")], "").expect("an answer").status;
