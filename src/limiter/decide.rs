@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::sync::watch;
 use weir_engine::observer::{RowEvent, Trace};
 use weir_engine::{Decision, Mode};
 use weir_lifecycle::Turns;
@@ -15,7 +14,7 @@ use weir_store::StoreError;
 use super::deny_cache::Known;
 use super::execute::as_unknown;
 use super::holds::former_limits;
-use super::leases::{CountedCharge, Found, ToTake};
+use super::leases::{CountedCharge, ToTake};
 use super::long;
 use super::matched::Matched;
 use super::plan::Plan;
@@ -28,9 +27,6 @@ use super::{Answer, Limiter, Query, Status, Undecided};
 /// The most times that the stores decide one request. They decide again if they find that one of its rows has changed.
 /// [rw-2]
 const DECISIONS_MAX: u32 = 16;
-
-/// A request waits for hits that a call charges ahead for one third of its time at most. [ls-4]
-const WAIT_SHARE: u32 = 3;
 
 impl Limiter {
     pub(super) async fn decide_under(
@@ -148,7 +144,7 @@ impl Limiter {
             settling = Some(self.stores.begin_settle(request, settle, &former, &mut plan).await);
         }
         let result = if plan.is_empty()
-            || (matched.has_leases && self.answer_by_leases(request, &mut plan).await)
+            || (matched.has_leases && self.answer_by_leases(request, &mut plan))
             || self.answer_by_denials(request, &mut plan)
         {
             Ok(())
@@ -208,7 +204,7 @@ impl Limiter {
 
     /// The filter of leases: admits the request if they can. Returns whether they did. They can if each of its limits has a lease, and its store is not in
     /// this process. The limits of a settle need the store anyway, for the settle itself. [ls-1] [ls-4]
-    async fn answer_by_leases(&self, request: &Request<'_, '_>, plan: &mut Plan<'_, '_>) -> bool {
+    fn answer_by_leases(&self, request: &Request<'_, '_>, plan: &mut Plan<'_, '_>) -> bool {
         let options = &self.stores.options;
         if request.mode != Mode::Atomic
             || options.store.is_immediate()
@@ -222,12 +218,7 @@ impl Limiter {
         if counted.is_empty() || !counted.iter().all(CountedCharge::is_hot) {
             return false;
         }
-        let decision = match self.admit_by_leases(request, &counted) {
-            Found::Enough(decision) => Some(decision),
-            Found::TooFew => None,
-            // Few requests wait, so the futures of others have no room for it.
-            Found::Coming(end) => Box::pin(self.wait_for_hits(request, &counted, end)).await,
-        };
+        let decision = self.admit_by_leases(request, &counted);
         drop(counted);
         let Some(decision) = decision else { return false };
         plan.decision = decision;
@@ -235,37 +226,15 @@ impl Limiter {
         true
     }
 
-    /// Waits until a call has charged hits ahead, once for each limit, and admits the request from them. So a burst of requests
-    /// that finds a lease used up makes one call to the store. Waits for a part of the time only: after a call that is late, a
-    /// request must have the time for a call of its own.
-    async fn wait_for_hits(
-        &self,
-        request: &Request<'_, '_>,
-        counted: &[CountedCharge<'_>],
-        mut end: watch::Receiver<()>,
-    ) -> Option<Decision> {
-        let until = request.started + request.deadline.saturating_duration_since(request.started) / WAIT_SHARE;
-        for _ in counted {
-            // Nothing is sent on the channel: it closes.
-            tokio::time::timeout_at(until.into(), end.changed()).await.ok()?.ok();
-            match self.admit_by_leases(request, counted) {
-                Found::Enough(decision) => return Some(decision),
-                Found::TooFew => return None,
-                Found::Coming(next) => end = next,
-            }
-        }
-        None
-    }
-
-    /// Asks the leases once, and begins to charge the hits ahead that hot keys lack.
+    /// Asks the leases, and begins to charge the hits ahead that hot keys lack.
     #[cold]
-    fn admit_by_leases(&self, request: &Request<'_, '_>, counted: &[CountedCharge<'_>]) -> Found {
+    fn admit_by_leases(&self, request: &Request<'_, '_>, counted: &[CountedCharge<'_>]) -> Option<Decision> {
         let mut to_take = ToTake::new();
-        let found = self.stores.options.leases.admit(counted, &mut to_take);
+        let decision = self.stores.options.leases.admit(counted, &mut to_take);
         for (charge, hits) in to_take {
             self.stores.take_ahead(self.stores.store_of_charge(charge), request, charge, hits);
         }
-        found
+        decision
     }
 
     /// The filter of known denials: denies the request if they are enough for an answer. Returns whether they were. If not, the plan keeps those that are known. Only the

@@ -42,7 +42,7 @@ pub const LEASED_KEYS_MAX: usize = SETS * SET_KEYS_MAX;
 const LEASES_OF_KEY_MAX: usize = 8;
 /// The current lease and the next one.
 const LEASES_IN_USE: usize = 2;
-/// weir takes the next hits ahead when at most this part of the last hits remains, so that no request has to wait.
+/// weir takes the next hits ahead when at most this part of the last hits remains: few requests then ask the store.
 const LOW_WATER: Hits = 4;
 
 /// The time since the machine started, including suspension. A lease also ends while the machine sleeps. [ls-3]
@@ -86,21 +86,11 @@ struct Entry {
     hash: u64,
     /// Oldest first. At most [`LEASES_OF_KEY_MAX`] of them have remaining hits.
     leases: SmallVec<[Held; LEASES_IN_USE]>,
-    /// The pending call that takes hits ahead.
-    asking: Option<Asking>,
+    /// A call that takes hits ahead is pending.
+    is_asking: bool,
     /// The remaining hits in the store's last answer.
     remaining: Count,
 }
-
-/// A pending call that takes hits ahead.
-struct Asking {
-    /// The hits of the call that no waiting request has claimed.
-    unclaimed: Hits,
-    /// Dropped at the end of the call, which wakes the waiting requests.
-    end: CallEnd,
-}
-
-type CallEnd = watch::Sender<()>;
 
 struct Held {
     generation: u64,
@@ -149,15 +139,6 @@ impl CountedCharge<'_> {
     pub(super) const fn is_hot(&self) -> bool {
         self.asks >= HOT_ASKS
     }
-}
-
-/// The result of looking for a request's hits in the leases of this process.
-pub(super) enum Found {
-    /// The leases admit the request.
-    Enough(Decision),
-    /// The leases have too few hits, but a pending call takes enough. The channel closes at the end of the call.
-    Coming(watch::Receiver<()>),
-    TooFew,
 }
 
 /// The hits to take ahead now, each with a charge on its key.
@@ -235,47 +216,45 @@ impl Leases {
 
     /// Admits a request of hot keys if each of its limits has a lease with enough hits. In any case the caller must take
     /// `to_take` ahead. [ls-4]
-    pub(super) fn admit<'c>(&self, counted: &[CountedCharge<'c>], to_take: &mut ToTake<'c>) -> Found {
+    pub(super) fn admit<'c>(&self, counted: &[CountedCharge<'c>], to_take: &mut ToTake<'c>) -> Option<Decision> {
         // An ended lease is detected once. The next attempt uses the next lease of the key.
-        (0..=LEASES_OF_KEY_MAX).find_map(|_| self.admit_once(counted, to_take)).unwrap_or(Found::TooFew)
+        for _ in 0..=LEASES_OF_KEY_MAX {
+            let taken = self.take(counted, to_take)?;
+            // The clock is read after the hits were taken, so a process that was paused before now detects ended leases.
+            // [ls-4]
+            let now = self.clock.now();
+            if taken.iter().all(|taken| now < taken.granted.until) {
+                return Some(Decision {
+                    denied: false,
+                    now: taken.first().map_or(0, |taken| taken.granted.at(now)),
+                    outcomes: taken.iter().map(|taken| taken.outcome(now)).collect(),
+                    given_back: Vec::new(),
+                });
+            }
+            self.put_back(&taken, Some(now));
+        }
+        None
     }
 
-    /// Returns `None` if a lease has ended. The key may have another lease.
-    fn admit_once<'c>(&self, counted: &[CountedCharge<'c>], to_take: &mut ToTake<'c>) -> Option<Found> {
-        let mut taken = SmallVec::<[Taken<'c>; 2]>::new();
+    /// Takes the hits of all charges from leases, or none.
+    fn take<'c>(&self, counted: &[CountedCharge<'c>], to_take: &mut ToTake<'c>) -> Option<SmallVec<[Taken<'c>; 2]>> {
+        let mut taken = SmallVec::new();
         for &CountedCharge { charge, hash, asks } in counted {
             let mut set = self.lock(hash);
-            let found = match find(&mut set, charge.key, hash) {
-                Some(entry) => {
-                    let (hits, asked) = (entry.take(charge, hash), charge.operation.asked());
-                    let ahead = entry.ahead(charge.limit, asked, asks.saturating_mul(asked));
-                    to_take.extend(ahead.map(|hits| (charge, hits)));
-                    hits.ok_or_else(|| entry.wait(asked))
-                }
-                None => Err(Found::TooFew),
-            };
+            let hits = find(&mut set, charge.key, hash).and_then(|entry| {
+                let (hits, asked) = (entry.take(charge, hash), charge.operation.asked());
+                let ahead = entry.ahead(charge.limit, asked, asks.saturating_mul(asked));
+                to_take.extend(ahead.map(|hits| (charge, hits)));
+                hits
+            });
             drop(set);
-            match found {
-                Ok(hits) => taken.push(hits),
-                Err(found) => {
-                    self.put_back(&taken, None);
-                    return Some(found);
-                }
-            }
+            let Some(hits) = hits else {
+                self.put_back(&taken, None);
+                return None;
+            };
+            taken.push(hits);
         }
-        // The clock is read after the hits were taken, so a process that was paused before now detects ended leases.
-        // [ls-4]
-        let now = self.clock.now();
-        if taken.iter().any(|taken| now >= taken.granted.until) {
-            self.put_back(&taken, Some(now));
-            return None;
-        }
-        Some(Found::Enough(Decision {
-            denied: false,
-            now: taken.first().map_or(0, |taken| taken.granted.at(now)),
-            outcomes: taken.iter().map(|taken| taken.outcome(now)).collect(),
-            given_back: Vec::new(),
-        }))
+        Some(taken)
     }
 
     /// Puts hits back into their leases, if these still exist. With a time, marks the leases that ended before it as
@@ -310,8 +289,8 @@ impl Leases {
             let unused = set.iter().position(Entry::is_unused)?;
             set.swap_remove(unused);
         }
-        let (key, remaining, asking) = (charge.key.into(), outcome.remaining, Some(Asking::new(ahead)));
-        set.push(Entry { key, hash, leases: SmallVec::new(), asking, remaining });
+        let (key, remaining) = (charge.key.into(), outcome.remaining);
+        set.push(Entry { key, hash, leases: SmallVec::new(), is_asking: true, remaining });
         Some(ahead)
     }
 
@@ -320,19 +299,15 @@ impl Leases {
         let hash = self.hasher.hash_one(key);
         let mut set = self.lock(hash);
         let entry = find(&mut set, key, hash)?;
-        let asking = entry.asking.take();
+        entry.is_asking = false;
         entry.remaining = remaining.unwrap_or(entry.remaining);
         // Of leases without remaining hits, nothing is taken back.
         entry.leases.retain(|held| held.left > 0);
-        let generation = granted.map(|granted| {
+        granted.map(|granted| {
             let generation = self.generations.fetch_add(1, Relaxed);
             entry.leases.push(Held { generation, granted, left: granted.receipt.hits, is_late: false });
             generation
-        });
-        // Waiting requests need the lock, so it is released before they wake up.
-        drop(set);
-        drop(asking);
-        generation
+        })
     }
 
     /// Ends a lease. Returns its remaining hits, which no request can take any more.
@@ -392,36 +367,18 @@ impl Entry {
         let (all, count) =
             self.leases.iter().filter(has_hits).fold((0, 0), |(all, count), held| (sum(all, held), count + 1));
         let is_enough = in_use().fold(0, sum) > low_water || in_use().count() >= LEASES_IN_USE;
-        if self.asking.is_some() || is_enough || count >= LEASES_OF_KEY_MAX {
+        if self.is_asking || is_enough || count >= LEASES_OF_KEY_MAX {
             return None;
         }
         let hits = hits_ahead(demand, all, self.remaining, limit.requests())?;
-        self.asking = Some(Asking::new(hits));
+        self.is_asking = true;
         Some(hits)
-    }
-
-    /// Waits for the pending call, if it brings enough hits for all waiting requests. Otherwise the request asks the
-    /// store.
-    fn wait(&mut self, hits: Hits) -> Found {
-        match &mut self.asking {
-            Some(asking) if asking.unclaimed >= hits => {
-                asking.unclaimed -= hits;
-                Found::Coming(asking.end.subscribe())
-            }
-            _ => Found::TooFew,
-        }
     }
 
     /// The key has no lease and no pending call. Keeping the store's last answer saves a call when the key becomes hot
     /// again.
     fn is_unused(&self) -> bool {
-        self.asking.is_none() && self.leases.is_empty()
-    }
-}
-
-impl Asking {
-    fn new(hits: Hits) -> Self {
-        Self { unclaimed: hits, end: watch::Sender::new(()) }
+        !self.is_asking && self.leases.is_empty()
     }
 }
 
@@ -528,11 +485,11 @@ mod tests {
         }
 
         /// Returns what leases have for a request, and the hits to take ahead.
-        fn find(&self, charges: &[Charge<'_>]) -> (Found, Vec<Hits>) {
+        fn find(&self, charges: &[Charge<'_>]) -> (Option<Decision>, Vec<Hits>) {
             let mut to_take = ToTake::new();
             let counted = self.leases.count(charges, self.started);
             if !counted.iter().all(CountedCharge::is_hot) {
-                return (Found::TooFew, Vec::new());
+                return (None, Vec::new());
             }
             let found = self.leases.admit(&counted, &mut to_take);
             (found, to_take.iter().map(|(_, hits)| *hits).collect())
@@ -540,10 +497,7 @@ mod tests {
 
         /// The decision, if leases admit the request.
         fn admit(&self, charges: &[Charge<'_>]) -> Option<Decision> {
-            match self.find(charges).0 {
-                Found::Enough(decision) => Some(decision),
-                Found::Coming(_) | Found::TooFew => None,
-            }
+            self.find(charges).0
         }
 
         /// Sends enough requests for a key to make it hot. Returns the hits to take ahead after the store's answer.
@@ -587,7 +541,7 @@ mod tests {
         bench.grant("k", &limit, 40, 1_000);
         let one = [consume("k", &limit, 1)];
         bench.clock.0.store(10, SeqCst);
-        let (Found::Enough(decision), to_take) = bench.find(&one) else { panic!("it has enough") };
+        let (Some(decision), to_take) = bench.find(&one) else { panic!("it has enough") };
         // The outcome is as if the store had charged the hits now, and will charge the remaining hits later.
         let outcome = &decision.outcomes[0];
         assert_eq!((outcome.remaining_before, outcome.remaining), (LEFT, LEFT - 1));
@@ -625,29 +579,22 @@ mod tests {
     }
 
     #[test]
-    fn requests_wait_for_as_many_hits_as_are_on_their_way() {
+    fn a_hot_key_without_a_lease_takes_hits_ahead_by_one_call_at_a_time() {
         let (bench, limit) = (Bench::new(), limit());
         let ahead = bench.heat("k", &limit).unwrap();
-        let waiting = [10, ahead - 11, 1].map(|hits| match bench.find(&[consume("k", &limit, hits)]).0 {
-            Found::Coming(end) => end,
-            Found::Enough(_) | Found::TooFew => panic!("{hits} of {ahead} hits are on their way"),
-        });
-        assert!(matches!(bench.find(&[consume("k", &limit, 1)]).0, Found::TooFew), "others wait for all of them");
-        assert!(waiting.iter().all(|end| end.has_changed().is_ok()));
+        let one = [consume("k", &limit, 1)];
+        assert!(matches!(bench.find(&one), (None, to_take) if to_take.is_empty()), "a call is pending");
         let lease = bench.grant("k", &limit, ahead, 1_000);
-        assert!(waiting.iter().all(|end| end.has_changed().is_err()), "the call has ended");
         assert!(bench.admit(&[consume("k", &limit, ahead)]).is_some());
         // That request has started another call, which fails.
         bench.leases.asked("k", None, None);
-        // A hot key without a lease takes hits ahead before its request asks the store. The store's last answer decides
-        // how many.
         bench.leases.end("k", lease);
-        let (found, to_take) = bench.find(&[consume("k", &limit, 1)]);
-        assert!(matches!((found, &*to_take), (Found::Coming(_), [_])), "{to_take:?}");
-        // The call fails, and the next request starts another call.
+        // The store's last answer decides how many.
+        let (found, to_take) = bench.find(&one);
+        assert!(matches!((found, &*to_take), (None, [_])), "{to_take:?}");
         bench.leases.asked("k", Some(100), None);
-        let (found, to_take) = bench.find(&[consume("k", &limit, 1)]);
-        assert!(matches!(found, Found::TooFew) && to_take.is_empty(), "too little is left to take any ahead");
+        let (found, to_take) = bench.find(&one);
+        assert!(found.is_none() && to_take.is_empty(), "too little is left to take any ahead");
     }
 
     #[test]
