@@ -1,11 +1,12 @@
-//! One call to one store that decides: its calendar windows, what weir learns from the answer, and what it reports.
+//! One call to one store that decides: its calendar windows, what weir learns from the answer, and what it reports, also of
+//! the holds that it takes back.
 //!
 //! Not here: which calls a request needs (execute.rs).
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use weir_engine::observer::{Observer, StoreCall};
+use weir_engine::observer::{HoldHits, HoldResult, Observer, StoreCall};
 use weir_engine::{Charge, Decision};
 use weir_store::{Before, Failure, Reply, RowVersion, Store, StoreError, Undo};
 
@@ -128,6 +129,27 @@ impl Stores {
             trace.call_ended(store_call(store, charges, result.as_ref().err(), began));
         }
         result
+    }
+
+    /// Counts the holds that a call has taken back before its decision. Without a decision they are lost. [hd-8]
+    pub(super) fn count_settled(&self, request: &Request<'_, '_>, undos: &[Undo<'_>], decision: Option<&Decision>) {
+        for (at, undo) in undos.iter().enumerate() {
+            let hits = decision.and_then(|decision| decision.given_back.get(at)).map_or(0, |hits| *hits);
+            let result = match decision {
+                None => HoldResult::Lost,
+                Some(_) if hits >= undo.receipt.hits => HoldResult::Settled,
+                Some(decision) if undo.limit.kind().within(undo.bounds).has_ended(undo.receipt, decision.now) => {
+                    HoldResult::Late
+                }
+                Some(_) => HoldResult::Again,
+            };
+            request.report_holds(result, 1);
+            request.report_hold_hits(HoldHits::GivenBack, hits.into());
+            // These hits may have caused the denials in the cache.
+            if let Some(cache) = &self.options.deny_cache {
+                cache.forget(undo.key);
+            }
+        }
     }
 }
 

@@ -51,20 +51,13 @@ impl Limiter {
         };
         let options = &self.stores.options;
         let reading = Reading::of(&*options.clock, &self.stores.recurring);
-        let ours = started + options.budget;
+        let own = Request::new(in_force, domain, query, &reading, started, options.budget);
         let request = Request {
-            in_force,
-            domain,
-            query,
-            sent: &query.descriptors,
             found: &found,
-            reading: &reading,
             mode: domain.mode.unwrap_or(options.mode),
-            started,
-            deadline: deadline.map_or(ours, |theirs| ours.min(theirs)),
+            deadline: deadline.map_or(own.deadline, |theirs| own.deadline.min(theirs)),
             trace,
-            is_repeated: false,
-            can_repeat: false,
+            ..own
         };
         if domain.weighs() {
             // The futures of other requests have no room for weighed hits.
@@ -177,21 +170,7 @@ impl Limiter {
         let (Some(domain), Some(settle)) = (in_force.policies.domain(query.domain), &query.settle) else { return };
         let options = &self.stores.options;
         let reading = Reading::of(&*options.clock, &self.stores.recurring);
-        let started = Instant::now();
-        let request = Request {
-            in_force,
-            domain,
-            query,
-            sent: &query.descriptors,
-            found: &[],
-            reading: &reading,
-            mode: Mode::Atomic,
-            started,
-            deadline: started + options.budget,
-            trace: None,
-            is_repeated: false,
-            can_repeat: false,
-        };
+        let request = Request::new(in_force, domain, query, &reading, Instant::now(), options.budget);
         let mut weighing = Weighing::default();
         if domain.weighs() && weighing.fill(&request, None).await.is_ok() {
             let query = weighing.query(query);

@@ -54,7 +54,7 @@ struct Parts<'s, 'a> {
     denied: bool,
     /// The charges that would have to be taken back.
     reserved: Reserved,
-    /// A change was made that cannot be taken back, or a settle was asked for, also if it was not sent. [hd-6]
+    /// The request must not be decided again, because a change cannot be taken back, or because a part settles holds. [hd-6]
     must_not_repeat: bool,
 }
 
@@ -98,7 +98,8 @@ impl Stores {
         }
     }
 
-    /// Refuses, and counts, a decision that would take Redis too long: `on_error` decides. [dc-11]
+    /// Refuses, and counts, a decision that would take Redis too long. The memory store gets the same refusals. `on_error`
+    /// decides. [dc-11]
     fn refuse_heavy(&self, charges: &[Charge<'_>]) -> Option<StoreError> {
         // No charge alone is too heavy.
         let weight = if charges.len() > 1 { weight::of_charges(charges) } else { 0 };
@@ -520,15 +521,15 @@ impl Refunds {
         if mode == Mode::Atomic && charges.iter().any(can_deny) { Self::Last } else { Self::AtOnce }
     }
 
-    /// The charge as a call has it that decides a part of the request: a refund that is made last peeks, and no quota is judged where
-    /// others of the request are `elsewhere`.
-    fn as_sent<'a>(self, charge: &Charge<'a>, elsewhere: bool) -> Charge<'a> {
+    /// The charge of a call that decides a part of the request. A refund that is made last only peeks. If `quotas_are_split`,
+    /// other parts have quotas too, so no call judges a quota.
+    fn as_sent<'a>(self, charge: &Charge<'a>, quotas_are_split: bool) -> Charge<'a> {
         let charge = charge.clone();
         match charge.operation {
             Operation::Refund(_) if self == Self::Last => {
                 Charge { operation: Operation::Peek, role: Role::Shadow, ..charge }
             }
-            _ if elsewhere && is_quota(&charge) => Charge { role: Role::Shadow, ..charge },
+            _ if quotas_are_split && is_quota(&charge) => Charge { role: Role::Shadow, ..charge },
             _ => charge,
         }
     }

@@ -411,27 +411,6 @@ impl Stores {
         };
         join_all(calls.iter_mut().map(|(store, _, undos)| undo(store, undos))).await;
     }
-
-    /// Counts the holds that a call has taken back before its decision. Without a decision they are lost. [hd-8]
-    pub(super) fn count_settled(&self, request: &Request<'_, '_>, undos: &[Undo<'_>], decision: Option<&Decision>) {
-        for (at, undo) in undos.iter().enumerate() {
-            let hits = decision.and_then(|decision| decision.given_back.get(at)).map_or(0, |hits| *hits);
-            let result = match decision {
-                None => HoldResult::Lost,
-                Some(_) if hits >= undo.receipt.hits => HoldResult::Settled,
-                Some(decision) if undo.limit.kind().within(undo.bounds).has_ended(undo.receipt, decision.now) => {
-                    HoldResult::Late
-                }
-                Some(_) => HoldResult::Again,
-            };
-            request.report_holds(result, 1);
-            request.report_hold_hits(HoldHits::GivenBack, hits.into());
-            // These hits may have caused the denials in the cache.
-            if let Some(cache) = &self.options.deny_cache {
-                cache.forget(undo.key);
-            }
-        }
-    }
 }
 
 fn overridden(matched: &Matched<'_>, charge: &Charge<'_>) -> Option<OverriddenLimit> {

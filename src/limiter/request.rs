@@ -2,9 +2,9 @@
 
 use std::iter;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use weir_engine::observer::{Observer, Tally, Trace};
+use weir_engine::observer::{HoldHits, HoldResult, Observer, Tally, Trace};
 use weir_engine::policy::Match;
 use weir_engine::{Domain, Limit, Micros, Mode, Phase};
 use weir_store::Clock;
@@ -34,33 +34,58 @@ pub(super) struct Request<'a, 'q> {
     pub(super) can_repeat: bool,
 }
 
-impl<'a> Request<'a, '_> {
-    /// The same request with weighed hits, and the match of each descriptor. [mt-12]
-    pub(super) const fn weighed<'w, 'q>(self, query: &'w Query<'q>, found: &'w [Match<'w>]) -> Request<'w, 'q>
-    where
-        'a: 'w,
-    {
-        let Self { in_force, domain, query: _, sent, found: _, reading, .. } = self;
-        let Self { mode, started, deadline, trace, is_repeated, can_repeat, .. } = self;
-        Request {
+impl<'a, 'q> Request<'a, 'q> {
+    /// A request in atomic mode, without a trace, which is decided once.
+    pub(super) fn new(
+        in_force: &'a Arc<InForce>,
+        domain: &'a Domain,
+        query: &'a Query<'q>,
+        reading: &'a Reading<'a>,
+        started: Instant,
+        budget: Duration,
+    ) -> Self {
+        Self {
             in_force,
             domain,
             query,
-            sent,
-            found,
+            sent: &query.descriptors,
+            found: &[],
             reading,
-            mode,
+            mode: Mode::Atomic,
             started,
-            deadline,
-            trace,
-            is_repeated,
-            can_repeat,
+            deadline: started + budget,
+            trace: None,
+            is_repeated: false,
+            can_repeat: false,
         }
+    }
+
+    /// The same request with weighed hits, and the match of each descriptor. [mt-12]
+    pub(super) const fn weighed<'w, 'r>(self, query: &'w Query<'r>, found: &'w [Match<'w>]) -> Request<'w, 'r>
+    where
+        'a: 'w,
+        'q: 'r,
+    {
+        Request { query, found, ..self }
     }
 
     /// The counters of its policies, and its trace.
     pub(super) fn tallies(&self) -> impl Iterator<Item = &dyn Tally> {
         iter::once(&*self.in_force.tally).chain(self.trace.map(|trace| trace as &dyn Tally))
+    }
+
+    /// Reports what became of so many holds.
+    pub(super) fn report_holds(&self, result: HoldResult, count: u64) {
+        if count > 0 {
+            self.tallies().for_each(|tally| tally.holds(self.domain, result, count));
+        }
+    }
+
+    /// Reports that holds moved so many hits.
+    pub(super) fn report_hold_hits(&self, kind: HoldHits, hits: u64) {
+        if hits > 0 {
+            self.tallies().for_each(|tally| tally.hold_hits(self.domain, kind, hits));
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use weir_engine::observer::{HoldHits, HoldResult, Observer, RowEvent};
+use weir_engine::observer::{Observer, RowEvent};
 use weir_engine::{Bounds, Charge, Limit, OnError, Rule};
 use weir_store::{RowVersion, Store, StoreError};
 
@@ -112,21 +112,5 @@ impl Stores {
     /// Reports that `on_error` decides about a descriptor.
     pub(super) fn report_fallback(&self, request: &Request<'_, '_>, action: OnError, kind: &'static str) {
         observers(&*self.observer, request.trace).for_each(|observer| observer.fell_back(action, kind));
-    }
-}
-
-impl Request<'_, '_> {
-    /// Reports what became of so many holds.
-    pub(super) fn report_holds(&self, result: HoldResult, count: u64) {
-        if count > 0 {
-            self.tallies().for_each(|tally| tally.holds(self.domain, result, count));
-        }
-    }
-
-    /// Reports that holds moved so many hits.
-    pub(super) fn report_hold_hits(&self, kind: HoldHits, hits: u64) {
-        if hits > 0 {
-            self.tallies().for_each(|tally| tally.hold_hits(self.domain, kind, hits));
-        }
     }
 }

@@ -68,7 +68,7 @@ mapping! {
         DOMAIN: Option<String> = "domain", form(|| bounded_text(1, DOMAIN_BYTES_MAX), |reader, fields, key| {
             reader.text(fields, key, reader.bounds().domain_bytes)
         }), "required", "domain: shop";
-        /// `atomic`: a denied request is charged nowhere; `independent`: each limit charges by itself
+        /// `atomic`: weir charges a denied request to no limit; `independent`: weir decides and charges each limit separately
         CHARGING: Option<Mode> = "charging", form(|| words(&Mode::NAMES), |reader, fields, key| {
             Ok(reader.choice(fields, key, &Mode::NAMES)?.and_then(Mode::named))
         }), "the setting `charging`", "{domain: shop, charging: independent}";
@@ -107,21 +107,21 @@ mapping! {
         /// list of limits; all of them apply
         RATE_LIMITS: Option<(Position, NodeId)> = "rate_limits", node(|| bounded_list(&reference("limit"), 1, LIMITS_PER_RULE_MAX)), "none",
             "{key: user, rate_limits: [10/s, 120/min, 240/h]}";
-        /// true or false; the limits count and report, and never deny
+        /// true or false; if true, the limits count and report, and never deny
         SHADOW_MODE: bool = "shadow_mode", FLAG, "`false`", "{key: user, shadow_mode: true, rate_limit: 10/s}";
-        /// true or false; the limits are [quotas](#quotas): a request is denied when all of its quotas are over
+        /// true or false; if true, the limits are [quotas](#quotas): a request is denied when all of its quotas are over
         QUOTA_MODE: bool = "quota_mode", FLAG, "`false`", "{key: user, quota_mode: true, rate_limit: 10/s}";
         /// `error`, `allow`, `deny` or `local`: what happens to requests for these limits
         /// [when the store does not answer](#when-the-store-does-not-answer)
         ON_ERROR: Option<OnError> = "on_error", super::ON_ERROR, "that of the domain", "{key: user, on_error: local, rate_limit: 10/s}";
-        /// true or false; all values that match this descriptor share one state
+        /// true or false; if true, all values that match this descriptor share one state
         SHARE_THRESHOLD: bool = "share_threshold", FLAG, "`false`", "{key: path, value: /img/*, share_threshold: true, rate_limit: 10/s}";
-        /// true or false; statistics of this rule are named by the values of the request
+        /// true or false; if true, statistics of this rule are named by the values of the request
         DETAILED_METRIC: bool = "detailed_metric", FLAG, "`false`", "{key: user, detailed_metric: true, rate_limit: 10/s}";
-        /// true or false; in the names of statistics, of this rule and of rules below, the request's value replaces the
+        /// true or false; if true, in the names of statistics, of this rule and of rules below, the request's value replaces the
         /// rule's value
         VALUE_TO_METRIC: bool = "value_to_metric", FLAG, "`false`", "{key: user, value_to_metric: true, rate_limit: 10/s}";
-        /// mapping; metadata for responses to requests that pass, see [Metadata](#metadata)
+        /// mapping; what the response metadata contains for this rule, see [Metadata](#metadata)
         METADATA: Option<Arc<metadata::Fields>> = "metadata", super::METADATA, "none",
             "{key: user, metadata: {plan: gold}, rate_limit: 10/s}";
         /// mapping; each descriptor can have [a row](#rows) with a plan, or its own numbers
@@ -171,7 +171,7 @@ mapping! {
     pub(crate) mod limit = "a rate limit" {
         /// `second`, `minute`, `hour`, `day`, `week`, `month` or `year`, in upper or lower case
         UNIT: Option<String> = "unit", short_text(unit), "none", "{unit: hour, requests_per_unit: 100}", Needs::Hits, IN_FLIGHT;
-        /// whole number; 0 denies everything; without it everything is denied too, and weir warns
+        /// whole number; 0 denies each request. If the key is absent, weir also denies each request, and warns
         REQUESTS_PER_UNIT: Option<Count> = "requests_per_unit", HITS, "none", "{unit: day, requests_per_unit: 1_000}";
         /// length such as `90s` or `1m30s`, in place of `unit`
         WINDOW: Option<Period> = "window", form(length, |reader, fields, key| {
@@ -183,11 +183,11 @@ mapping! {
         ALGORITHM: Option<&'static str> = "algorithm", form(|| words(&Algorithm::NAMES), |reader, fields, key| {
             reader.choice(fields, key, &Algorithm::NAMES)
         }), "`fixed_window`", "{rate: 10/s, algorithm: gcra}";
-        /// whole number from 1; the most hits at one instant
+        /// whole number from 1; the largest number of hits that can pass at one instant
         BURST: Option<u32> = "burst", POSITIVE, "as many as `requests_per_unit`",
             "{rate: 10/s, algorithm: token_bucket, burst: 50}", Needs::Parameter("burst"),
             "a window admits all of its hits at once, only token_bucket, leaky_bucket and gcra have a burst";
-        /// `continuous`: at a steady rate; `interval`: all hits of a period at its end
+        /// `continuous`: hits come back at a steady rate; `interval`: all hits of a period come back at its end
         REFILL: Option<&'static str> = "refill", form(|| words(&super::REFILL), |reader, fields, key| {
             reader.choice(fields, key, &super::REFILL)
         }), "`continuous`", "{rate: 100/h, algorithm: token_bucket, refill: interval}", Needs::Parameter("refill"),
@@ -197,17 +197,17 @@ mapping! {
             "a 60th of the window, or the smallest larger part of it in whole microseconds",
             "{rate: 600/min, algorithm: sliding_window, precision: 500ms}", Needs::Parameter("precision"),
             "only sliding_window counts in sub-buckets";
-        /// `clock`: windows at multiples of their length since 1970; `first_hit`: a window begins with a first hit
+        /// `clock`: windows at multiples of their length since 1970; `first_hit`: a window begins at its first hit
         ANCHOR: Option<&'static str> = "anchor", form(|| words(&super::ANCHOR), |reader, fields, key| {
             reader.choice(fields, key, &super::ANCHOR)
         }), "`clock`", "{rate: 20/5m, anchor: first_hit}", Needs::Parameter("anchor"),
             "only the windows of fixed_window can begin with the first hit";
-        /// true or false; windows are local days, weeks from Monday, months or years
+        /// true or false; if true, windows are days, weeks from Monday, months or years of the time zone
         CALENDAR: bool = "calendar", FLAG, "`false`", "{rate: 1000/month, calendar: true}", Needs::Parameter("anchor"), super::CALENDAR;
         /// IANA name of the calendar's time zone, in upper or lower case
         TIMEZONE: Option<String> = "timezone", form(text, method!(zone)), "`UTC`",
             "{rate: 1000/month, calendar: true, timezone: Europe/Berlin}", Needs::Parameter("anchor"), super::CALENDAR;
-        /// true or false; the limit is [on trial](#limits-on-trial): it counts and reports, never denies, and callers do not see it
+        /// true or false; if true, the limit is [on trial](#limits-on-trial): it counts and reports, never denies, and callers do not see it
         SHADOW: bool = "shadow", FLAG, "`false`", "{rate: 5/s, shadow: true}";
         /// [instant](#terms) at which the limit begins
         FROM: Option<Micros> = "from", INSTANT, "it has always begun", "{rate: 5/s, from: 2040-12-01}";
@@ -220,10 +220,10 @@ mapping! {
         COUNTS: Option<&'static str> = "counts", form(|| words(&super::COUNTS), |reader, fields, key| {
             reader.choice(fields, key, &super::COUNTS)
         }), "`hits`", "{rate: 60/min, counts: requests}", Needs::Hits, "it counts permits, one for each request";
-        /// true or false; a denied request consumes what is left
+        /// true or false; if true, a denied request consumes what is left
         DRAIN: bool = "drain", FLAG, "`false`", "{rate: 10/s, drain: true}", Needs::Hits,
             "a denied request does not run, so it holds no permit";
-        /// true or false; hits are usage that has happened, and are always charged
+        /// true or false; if true, hits are usage that has already happened, and weir always charges them
         POST_PAID: bool = "post_paid", FLAG, "`false`", "{rate: 200_000/min, post_paid: true}", Needs::Reports,
             "a log would grow without a bound, and a permit is consumed before the request runs, all other algorithms \
              support it";
@@ -239,7 +239,7 @@ mapping! {
         /// [mapping](#amounts); the unit in which people read the hits
         AMOUNT: Option<Arc<Denomination>> = "amount", form(|| reference("amount"), method!(amount)), "shown as hits",
             "{rate: 10_000_000/day, amount: {in: usd, scale: 1_000_000}}", Needs::Hits, "it counts permits, which are no amount";
-        /// length from `10ms` to `1s`: for a [hot key](#leases) a replica takes hits ahead, and admits by them without asking Redis
+        /// length from `10ms` to `1s`: for a [hot key](#leases), a replica takes hits in advance, and admits requests with these hits without asking Redis
         LEASE: Option<Lease> = "lease", form(length, method!(lease)),
             "none: every request asks", "{rate: 100_000/min, lease: 100ms}", Needs::Steps,
             "only fixed_window and sliding_window count in steps, so only they can charge hits ahead";
@@ -247,8 +247,8 @@ mapping! {
         PLANS: Vec<PlanAt> = "plans", form(|| {
             json!({ "type": "object", "additionalProperties": { "anyOf": [words(&["unlimited"]), rate()] } })
         }, method!(plans)), "none", "{rate: 100/min, plans: {gold: 1000/min, partner: unlimited}}";
-        /// true or false; passes everything and counts nothing; beside it only `name`, `replaces` and `requests_per_unit` may
-        /// stand, and weir ignores the last
+        /// true or false; if true, all requests pass, and weir counts nothing. The only other keys may be `name`, `replaces` and
+        /// `requests_per_unit`, and weir ignores `requests_per_unit`
         UNLIMITED: bool = "unlimited", FLAG, "`false`", "{unlimited: true}";
         /// text; for people, for `replaces`, and to distinguish limits of one list
         NAME: Option<String> = "name", form(|| bounded_text(0, NAME_BYTES_MAX), |reader, fields, key| {
@@ -273,14 +273,14 @@ fn flag_or_hold() -> serde_json::Value {
 
 mapping! {
     pub(crate) mod hold = "a hold" {
-        /// whole number from 1 to the hits of the limit; a settle leaves so many of the held hits charged
+        /// whole number from 1 to the hits of the limit; a settle leaves at least this many of the held hits charged
         AT_LEAST: Option<u32> = "at_least", form(|| number(1, u32::MAX.into()), |reader, fields, key| reader.number(fields, key, 1)), "required", "{at_least: 100}";
     }
 }
 
 mapping! {
     pub(crate) mod weigh = "weigh" {
-        /// the key of an entry, which is no part of the descriptor
+        /// the key of an entry; weir removes the entry before it matches the descriptor
         ENTRY: Option<String> = "entry", form(|| bounded_text(1, KEY_BYTES_MAX), |reader, fields, key| {
             reader.text(fields, key, reader.bounds().key_bytes)
         }), "required", "{entry: model, by: {large: 30, small: 1}, default: 10}";
@@ -289,7 +289,7 @@ mapping! {
             "type": "object", "minProperties": 1, "maxProperties": FACTORS_MAX,
             "additionalProperties": number(1, u32::MAX.into()),
         }), method!(factors)), "required", "{entry: size, by: {big: 5}, default: 1}";
-        /// the factor of all other values, and of descriptors without the entry
+        /// the factor for all other values, and for descriptors without the entry
         DEFAULT: Option<u32> = "default", form(|| number(1, u32::MAX.into()), |reader, fields, key| reader.number(fields, key, 1)),
             "required", "{entry: size, by: {big: 5}, default: 1}";
     }

@@ -28,10 +28,10 @@ mapping! {
         CERTIFICATES: Option<Vec<NodeId>> = "certificates",
             list(|| bounded_list(&bounded_text(1, NAME_BYTES_MAX), 0, NAMES_OF_CALLER_MAX)), "none",
             "certificates: [envoy.team-a.example, \"spiffe://mesh.example/ns/team-a/*\"]";
-        /// list of listeners: names in `listen.grpc` (`grpc` if it has none), and `http` for `/json`
+        /// list of listeners: names in `listen.grpc` (`grpc` for a listener without a name), and `http` for `/json`
         LISTENERS: Option<Vec<NodeId>> = "listeners",
             list(|| bounded_list(&bounded_text(1, CALLER_NAME_BYTES_MAX), 0, NAMES_OF_CALLER_MAX)), "none", "listeners: [sidecar, http]";
-        /// list of at most 256 domains; one with `*` at its end stands for all that begin so
+        /// list of at most 256 domains; `team-a/*` means all domains whose names begin with `team-a/`
         DOMAINS: Option<Vec<NodeId>> = "domains",
             list(|| bounded_list(&bounded_text(1, DOMAIN_BYTES_MAX), 1, DOMAINS_OF_CALLER_MAX)), "required",
             "domains: [shared, \"team-a/*\"]";

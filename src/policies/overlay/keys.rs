@@ -49,11 +49,11 @@ mapping! {
         /// list of [patterns](#overlays), one for each descriptor from the outermost to the one with the limits
         DESCRIPTORS: Option<Vec<NodeId>> = "descriptors", list(|| bounded_list(&bounded_text(1, PATTERN_BYTES_MAX), 1, PATTERNS_MAX)), "required",
             "{domain: shop, descriptors: [plan=gold, path=*], on_error: local}";
-        /// the name of a limit; only this one is meant
+        /// the name of a limit; the overlay then applies only to this limit
         NAME: Option<String> = "name", form(|| bounded_text(1, NAME_BYTES_MAX), |reader, fields, key| {
             reader.text(fields, key, NAME_BYTES_MAX)
         }), "all limits of the descriptor", "{domain: shop, descriptors: [user], name: burst, rate_limit: {shadow: true}}";
-        /// true or false; the overlay takes the place of what the policy gives
+        /// true or false; if true, the overlay replaces what the policy gives
         REPLACE: bool = "replace", FLAG, "`false`", "{domain: shop, descriptors: [user], replace: true, rate_limit: 20/s}";
         /// mapping of [keys of a rate limit](#rate-limits), or a [short form](#short-forms)
         RATE_LIMIT: Node = "rate_limit", node(|| reference("limit")), "none",

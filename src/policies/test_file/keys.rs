@@ -68,7 +68,7 @@ mapping! {
         ROWS = "rows", super::ROWS, "those of the file", "";
         /// the [instant](#time) at which the case begins
         AT: Option<Micros> = "at", INSTANT, "`2040-01-02T00:00:00Z`, a Monday", "at: 2040-03-25T00:30[Europe/Berlin]";
-        /// list of [steps](#steps), from an empty store on
+        /// list of [steps](#steps); the store is empty before the first one
         STEPS: Option<Vec<NodeId>> = "steps", list(|| bounded_list(&reference("step"), 1, STEPS_MAX)), "required",
             "steps: [{ask: user=ann, expect: ok}]";
     }
@@ -82,9 +82,9 @@ mapping! {
         DOMAIN = "domain", super::DOMAIN, "that of the case", "{ask: user=ann, domain: shop}";
         /// how many hits the request costs
         HITS: Option<u32> = "hits", NUMBER, "1", "{ask: user=ann, hits: 5}";
-        /// true or false; the hits are given back
+        /// true or false; if true, the hits are given back
         REFUND: bool = "refund", FLAG, "`false`", "{ask: user=ann, hits: 5, refund: true}";
-        /// true or false; the request is a [peek](protocol.md#peek) and costs nothing
+        /// true or false; if true, the request is a [peek](protocol.md#peek) and costs nothing
         LOOK: bool = "look", FLAG, "`false`", "{ask: user=ann, look: true}";
         /// a [limit of the request](protocol.md#limit-of-the-request), in place of rules without another [`request_limit`](policies.md#limits-of-the-request)
         LIMIT: Option<(u32, Window)> = "limit", super::LIMIT, "none", "{ask: user=ann, limit: 10/minute}";
@@ -117,7 +117,7 @@ mapping! {
         WAIT: Option<Micros> = "wait", LENGTH, "none", "{wait: 59m59s}";
         /// an instant to which the clock is set, not earlier than now
         AT: Option<Micros> = "at", INSTANT, "none", "{at: \"2040-03-25T03:00[Europe/Berlin]\"}";
-        /// policies that come into force, in the form of `policies`
+        /// policies that replace those in force, in the form of `policies`
         SWAP: Node = "swap", super::POLICIES, "none", "{swap: ../next}";
         /// [rows](#rows-in-a-test) that are set
         ROWS: Node = "rows", super::ROWS, "none", "{rows: upgraded.csv}";
@@ -206,7 +206,7 @@ mapping! {
         }), "none", "{error: rate limit domain must not be empty}";
         /// how many requests of the step pass
         PASSED: Written<Range> = "passed", RANGE, "none", "{passed: <= 30}";
-        /// how many are denied
+        /// how many requests of the step are denied
         DENIED: Written<Range> = "denied", RANGE, "none", "{denied: 1}";
         /// the time until the denied request would pass; `none` if no wait helps
         RETRY_AFTER: Written<Option<Range>> = "retry_after", super::WAIT, "none", "{retry_after: 59m..1h}";
@@ -214,7 +214,7 @@ mapping! {
         DELAY: Written<Range> = "delay", form(|| reference("lengths"), |reader, fields, key| {
             reader.written(fields, key, NAME_BYTES_MAX, Range::of_lengths)
         }), "none", "{delay: 100ms}";
-        /// headers for the client of the caller, by name; `none` for one that must not be there
+        /// headers for the client of the caller, by name; `none` for a header that must be absent
         HEADERS: Vec<ExpectedHeader> = "headers", super::HEADERS, "none", "{headers: {Retry-After: \"60\"}}";
         /// headers for the request
         REQUEST_HEADERS: Vec<ExpectedHeader> = "request_headers", super::HEADERS, "none",
@@ -240,9 +240,9 @@ mapping! {
         ALGORITHM = "algorithm", super::ALGORITHM, "none", "{algorithm: gcra}";
         /// how many hits it would admit now
         REMAINING = "remaining", RANGE, "none", "{remaining: 2}";
-        /// the time until the request would fit; if the limit is not over, until the state is empty
+        /// the time until the request would fit; if the limit is not exceeded, the time until the state is empty
         RESET = "reset", super::WAIT, "none", "{reset: <= 1h}";
-        /// one for each descriptor, in order: `ok`, `over`, or a mapping of `answer` and the last six keys above
+        /// one for each descriptor, in order: `ok`, `over`, or a mapping of `answer` and the keys above from `rule` to `reset`
         STATUSES: Option<Vec<NodeId>> = "statuses", list(|| list_of(&reference("status"))), "none",
             "{statuses: [ok, {answer: over, rule: card}]}";
     }

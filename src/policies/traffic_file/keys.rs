@@ -61,8 +61,8 @@ mapping! {
         RATE: Option<(u32, Period)> = "rate", form(rate_schema, |reader, fields, key| {
             reader.parsed(fields, key, NAME_BYTES_MAX, |text| rate::read(text).and_then(rate::small))
         }), "required", "{ask: user=ann, rate: 90/min}";
-        /// `constant`: at equal distances; `poisson`: independently of each other; `bursts`: `burst` requests at once, at
-        /// equal distances
+        /// `constant`: at equal intervals; `poisson`: independently of each other; `bursts`: `burst` requests at once, at
+        /// equal intervals
         ARRIVALS: Option<&'static str> = "arrivals", form(|| words(&Arrivals::NAMES), |reader, fields, key| {
             reader.choice(fields, key, &Arrivals::NAMES)
         }), "`constant`", "{ask: user=ann, rate: 1/s, arrivals: poisson}";
