@@ -118,8 +118,8 @@ mapping! {
         SHARE_THRESHOLD: bool = "share_threshold", FLAG, "`false`", "{key: path, value: /img/*, share_threshold: true, rate_limit: 10/s}";
         /// true or false; if true, statistics of this rule are named by the values of the request
         DETAILED_METRIC: bool = "detailed_metric", FLAG, "`false`", "{key: user, detailed_metric: true, rate_limit: 10/s}";
-        /// true or false; if true, in the names of statistics, of this rule and of rules below, the request's value replaces the
-        /// rule's value
+        /// true or false; if true, the request's value replaces the rule's value in the names of the statistics of this rule
+        /// and of the rules below
         VALUE_TO_METRIC: bool = "value_to_metric", FLAG, "`false`", "{key: user, value_to_metric: true, rate_limit: 10/s}";
         /// mapping; what the response metadata contains for this rule, see [Metadata](#metadata)
         METADATA: Option<Arc<metadata::Fields>> = "metadata", super::METADATA, "none",
