@@ -53,7 +53,7 @@ codes! {
     /// More wildcards of a key than weir accepts by default.
     ManyWildcards = "many_wildcards", "write fewer wildcards, or the exact values";
     /// A limit whose term has ended, or has no span of the week left.
-    Ended = "ended", "remove the limit, or correct until";
+    Ended = "ended", "remove the limit, or correct its `until`";
     /// `descriptors` is absent or has no value, so the file limits nothing.
     NoDescriptors = "no_descriptors", "write the descriptors, or descriptors: [] for a domain without limits";
     /// A key without a value, which has no effect, or an empty `value`, which matches every value.
