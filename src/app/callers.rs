@@ -84,6 +84,7 @@ impl CallerFile {
                 log(&callers);
                 in_force.replace(callers);
             }
+            Err(_) if file.is_restless => {}
             Err(problems) => refuse(&problems),
         }
     }

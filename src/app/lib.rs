@@ -64,7 +64,7 @@ const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     #[error("cannot listen on {address} for {listener}: {reason}")]
-    Bind { listener: &'static str, address: Endpoint, reason: io::Error },
+    Bind { listener: String, address: Endpoint, reason: io::Error },
     /// The policies cannot be loaded. Each problem is one text.
     #[error("{}", .0.join("\n"))]
     Policies(Vec<String>),

@@ -78,7 +78,7 @@ impl Listeners {
     pub async fn bind(listen: &weir_settings::Listen) -> Result<Self, AppError> {
         let (mut grpc, mut grpc_addresses) = (Vec::new(), Vec::new());
         for listener in &listen.grpc {
-            let (socket, endpoint) = bind_grpc(&listener.endpoint, listen.socket_mode).await?;
+            let (socket, endpoint) = bind_grpc(listener, listen.socket_mode).await?;
             let transport = if listener.is_plain { Transport::Plain } else { Transport::Secured };
             grpc.push(weir_grpc::NamedListener { name: listener.name.clone(), transport, socket });
             grpc_addresses.push(NamedEndpoint { endpoint, ..listener.clone() });
@@ -99,21 +99,24 @@ impl Listeners {
     }
 }
 
-async fn bind_grpc(endpoint: &Endpoint, socket_mode: u32) -> Result<(weir_grpc::Listener, Endpoint), AppError> {
+async fn bind_grpc(
+    NamedEndpoint { name, endpoint, .. }: &NamedEndpoint,
+    socket_mode: u32,
+) -> Result<(weir_grpc::Listener, Endpoint), AppError> {
     match endpoint {
         Endpoint::Tcp(address) => {
-            let (listener, address) = bind("grpc", *address)?;
+            let (listener, address) = bind(name, *address)?;
             Ok((weir_grpc::Listener::Tcp(listener), Endpoint::Tcp(address)))
         }
         Endpoint::Unix(path) => {
             let bound = weir_grpc::Listener::bind_unix(path, socket_mode).await;
-            let listener = bound.map_err(|reason| refused("grpc", endpoint.clone(), reason))?;
+            let listener = bound.map_err(|reason| refused(name, endpoint.clone(), reason))?;
             Ok((listener, endpoint.clone()))
         }
     }
 }
 
-fn bind(listener: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), AppError> {
+fn bind(listener: &str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), AppError> {
     let bound = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         // A restart can bind the address at once, though the system remembers connections of the process before.
@@ -126,8 +129,8 @@ fn bind(listener: &'static str, address: SocketAddr) -> Result<(TcpListener, Soc
     bound().map_err(|reason| refused(listener, Endpoint::Tcp(address), reason))
 }
 
-fn refused(listener: &'static str, address: Endpoint, reason: io::Error) -> AppError {
-    AppError::Bind { listener, address, reason }
+fn refused(listener: &str, address: Endpoint, reason: io::Error) -> AppError {
+    AppError::Bind { listener: listener.to_owned(), address, reason }
 }
 
 #[cfg(test)]

@@ -220,7 +220,9 @@ impl Server {
         }
         supervisor.task("health", health.follow(life.clone(), self.report.fit()));
 
-        metrics::show_shed(metrics, "grpc", &grpc.shed, [ShedReason::Full, ShedReason::Handover]);
+        for (listener, counts) in &grpc.shed {
+            metrics::show_shed(metrics, listener, counts, [ShedReason::Full, ShedReason::Handover]);
+        }
         metrics::show_shed(metrics, "http", &site.connections.shed, [ShedReason::Full, ShedReason::Peer]);
         metrics::show(metrics, &grpc, &embedded, deny_cache, settings.program);
         overrides::show(metrics, &table);

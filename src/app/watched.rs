@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
+use weir_engine::words::printable;
 use weir_lifecycle::{Life, Phase, Reloads};
 use weir_policies::Problems;
 use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
@@ -53,8 +54,8 @@ pub(super) async fn follow<T: Send + 'static, E: Future<Output = Result<T, Strin
 pub(super) struct WatchedFile {
     pub(super) path: PathBuf,
     watch: Watch,
-    /// Whether the last result was that the file keeps changing.
-    is_restless: bool,
+    /// Whether the last result was that the file keeps changing. Then the log has it.
+    pub(super) is_restless: bool,
 }
 
 impl WatchedFile {
@@ -64,7 +65,8 @@ impl WatchedFile {
         Self { path, watch, is_restless: false }
     }
 
-    /// Reads the file if it has changed and is at rest, or if an operator orders it. A file that keeps changing is a problem.
+    /// Reads the file if it has changed and is at rest, or if an operator orders it. A file that keeps changing is a problem, but no
+    /// refused load: it is logged as policy files are that keep changing.
     pub(super) fn read_again<T>(
         &mut self,
         cause: Cause,
@@ -76,6 +78,8 @@ impl WatchedFile {
                 Some(Change::Settled) => {}
                 Some(Change::Restless(_)) => {
                     self.is_restless = true;
+                    let file = printable(&self.path.display().to_string());
+                    tracing::warn!(file, "a file keeps changing and is not loaded");
                     return Some(Err(Problems::of_restless(&self.path)));
                 }
                 // It has become again what it was.

@@ -129,7 +129,8 @@ impl PolicyTarget {
     }
 
     /// Applies newer overlays to the last resources, or logs their problems and keeps the overlays in force.
-    fn put_overlay(&self, overlay: Result<OverlayFile, Problems>) {
+    /// A file that keeps changing (`is_restless`) is shown, and is no load.
+    fn put_overlay(&self, overlay: Result<OverlayFile, Problems>, is_restless: bool) {
         let started = Instant::now();
         let Some(overlaid) = &self.overlaid else { return };
         let overlaid = &mut *overlaid.lock();
@@ -155,7 +156,11 @@ impl PolicyTarget {
             }
             (Err(problems), overlay) => {
                 let problems = policies::of_load(&problems);
-                self.load.refuse(&problems);
+                if is_restless {
+                    self.load.report.refused(problems.clone());
+                } else {
+                    self.load.refuse(&problems);
+                }
                 // A file that cannot be read, or keeps changing, leaves the overlays that wait for a response that fits them.
                 let overlay = overlay.ok().or_else(|| before.and_then(|refused| refused.overlay));
                 overlaid.refused = Some(Refused { overlay, problems });
@@ -178,7 +183,7 @@ impl OverlayWatch {
 
     fn look(&mut self, cause: Cause, target: &PolicyTarget) {
         if let Some(overlay) = self.0.read_again(cause, OverlayFile::read) {
-            target.put_overlay(overlay);
+            target.put_overlay(overlay, self.0.is_restless);
         }
     }
 }

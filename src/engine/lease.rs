@@ -59,22 +59,28 @@ impl Lease {
     }
 }
 
-/// How many hits to charge ahead for a key: seven eighths of `demand`, less `held`. `demand` is the number of hits that its requests
-/// asked for in the last lease time; `held` is the number of hits that the process holds. None if a lease does not pay off. [ls-2]
+/// How many hits to charge ahead for a key: seven eighths of the demand, less `held`, for a whole number of requests. `asks` is the
+/// number of its requests in the last lease time, `hits` what the current request asks for, and `held` what the process holds. None if
+/// a lease does not pay off. [ls-2]
 ///
 /// ```
 /// use weir_engine::hits_ahead;
 ///
-/// assert_eq!(hits_ahead(500, 0, 1_000_000, 1_000_000), Some(438));
-/// assert_eq!(hits_ahead(500, 0, 4_000, 100_000), Some(250));
-/// assert_eq!(hits_ahead(500, 400, 1_000_000, 1_000_000), Some(38));
-/// assert_eq!(hits_ahead(500, 0, 127, 100_000), None);
+/// assert_eq!(hits_ahead(500, 1, 0, 1_000_000, 1_000_000), Some(438));
+/// assert_eq!(hits_ahead(500, 1, 0, 4_000, 100_000), Some(250));
+/// assert_eq!(hits_ahead(500, 1, 400, 1_000_000, 1_000_000), Some(38));
+/// assert_eq!(hits_ahead(500, 1, 0, 127, 100_000), None);
+/// // 250 would admit two requests of 100 hits, and 50 would be left. They admit no request of 300.
+/// assert_eq!(hits_ahead(500, 100, 0, 4_000, 100_000), Some(200));
+/// assert_eq!(hits_ahead(500, 300, 0, 4_000, 100_000), None);
 /// ```
 #[must_use]
-pub fn hits_ahead(demand: Hits, held: Hits, remaining: Count, requests: Count) -> Option<Hits> {
+pub fn hits_ahead(asks: u32, hits: Hits, held: Hits, remaining: Count, requests: Count) -> Option<Hits> {
+    let demand = asks.saturating_mul(hits);
     let wanted = (demand - demand / DEMAND_LEFT).saturating_sub(held);
-    let hits = saturated(Count::from(wanted).min(remaining / REMAINING_PER_LEASE).min(requests / LIMIT_PER_LEASE));
-    (remaining >= LEASE_REMAINING_MIN && hits >= LEASE_HITS_MIN).then_some(hits)
+    let most = saturated(Count::from(wanted).min(remaining / REMAINING_PER_LEASE).min(requests / LIMIT_PER_LEASE));
+    let ahead = most - most.checked_rem(hits)?;
+    (remaining >= LEASE_REMAINING_MIN && ahead >= LEASE_HITS_MIN).then_some(ahead)
 }
 
 #[cfg(test)]
@@ -105,11 +111,20 @@ mod tests {
 
     #[test]
     fn near_the_limit_nothing_is_taken_ahead() {
-        assert_eq!(hits_ahead(Hits::MAX, 0, 128, 1_000), Some(8));
-        assert_eq!(hits_ahead(Hits::MAX, 0, 127, 1_000), None);
-        assert_eq!(hits_ahead(Hits::MAX, 0, COUNT_MAX, COUNT_MAX), Some(3_758_096_384), "the demand bounds it");
-        assert_eq!(hits_ahead(Hits::MAX, 0, 1_000, 159), None);
-        assert_eq!(hits_ahead(7, 0, 1_000, 1_000), None);
-        assert_eq!(hits_ahead(10, 20, 1_000, 1_000), None);
+        assert_eq!(hits_ahead(u32::MAX, 1, 0, 128, 1_000), Some(8));
+        assert_eq!(hits_ahead(u32::MAX, 1, 0, 127, 1_000), None);
+        assert_eq!(hits_ahead(u32::MAX, 1, 0, COUNT_MAX, COUNT_MAX), Some(3_758_096_384), "the demand bounds it");
+        assert_eq!(hits_ahead(u32::MAX, 1, 0, 1_000, 159), None);
+        assert_eq!(hits_ahead(7, 1, 0, 1_000, 1_000), None);
+        assert_eq!(hits_ahead(10, 1, 20, 1_000, 1_000), None);
+    }
+
+    #[test]
+    fn a_lease_is_for_whole_requests() {
+        assert_eq!(hits_ahead(32, 3, 0, 160, 1_000), Some(9));
+        assert_eq!(hits_ahead(32, 5, 0, 144, 1_000), None, "only 5 of 9");
+        assert_eq!(hits_ahead(32, 51, 0, 1_000, 1_000), None);
+        assert_eq!(hits_ahead(32, 0, 0, 1_000, 1_000), None);
+        assert_eq!(hits_ahead(32, Hits::MAX, 0, COUNT_MAX, COUNT_MAX), None);
     }
 }

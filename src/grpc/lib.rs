@@ -87,8 +87,8 @@ pub struct Serving {
     pub done: Vec<Done>,
     pub loads: Vec<Load>,
     pub memory: Memory,
-    /// Connections that were closed when they came.
-    pub shed: Arc<ShedCounts>,
+    /// For each listener, by its name: connections that were closed when they came.
+    pub shed: Vec<(Arc<str>, Arc<ShedCounts>)>,
     /// One for each runtime, and one for that of the acceptor: whether it still runs its tasks.
     pub pulses: Vec<Pulse>,
 }
@@ -116,7 +116,7 @@ where
         done: Vec::new(),
         loads: Vec::new(),
         memory: Memory::new(options.bounds),
-        shed: Arc::default(),
+        shed: Vec::new(),
         pulses: Vec::new(),
     };
     let streams = Streams::default();
@@ -151,11 +151,15 @@ where
         })?;
         serving.done.push(done);
     }
+    let origins = listeners.into_iter().map(|NamedListener { name, transport, socket }| {
+        (Arc::new(Origin { name: name.into(), transport, shed: Arc::default() }), socket)
+    });
+    let listeners: Vec<_> = origins.collect();
+    serving.shed = listeners.iter().map(|(origin, _)| (origin.name.clone(), origin.shed.clone())).collect();
     let acceptor = Acceptor {
         runtimes,
         balance: Balance::new(serving.loads.clone()),
         waiting: None,
-        shed: serving.shed.clone(),
         complaint: Complaint::new(COMPLAIN_EVERY),
     };
     let (pulse, heart) = pulse();
@@ -207,8 +211,9 @@ async fn serve(
         };
         // The acceptor ends only to drain.
         let Some(accepted) = accepted else { break };
+        let listener = accepted.origin.name.clone();
         if let Err(error) = take_over(accepted, &services, &mut connections) {
-            tracing::debug!(listener = "grpc", %error, "cannot take a connection over");
+            tracing::debug!(listener = &*listener, %error, "cannot take a connection over");
         }
         taken_over += 1;
         if taken_over == TAKEN_OVER_AT_ONCE {
@@ -275,7 +280,6 @@ struct Acceptor {
     balance: Balance,
     /// A connection for which no runtime had room.
     waiting: Option<Waiting>,
-    shed: Arc<ShedCounts>,
     complaint: Complaint,
 }
 
@@ -287,7 +291,12 @@ struct Waiting {
 
 impl Acceptor {
     /// Runs until draining begins, and then closes the listeners.
-    async fn run(mut self, listeners: Vec<NamedListener>, life: Life, mut heart: Heart) -> Result<(), String> {
+    async fn run(
+        mut self,
+        listeners: Vec<(Arc<Origin>, Listener)>,
+        life: Life,
+        mut heart: Heart,
+    ) -> Result<(), String> {
         let incoming = AllIncoming::new(listeners);
         let mut incoming = incoming.map_err(|error| format!("cannot accept connections: {error}"))?;
         let mut draining = std::pin::pin!(life.reached(Phase::Draining));
@@ -310,10 +319,10 @@ impl Acceptor {
                 accepted = incoming.next(), if self.waiting.is_none() => accepted,
             };
             match accepted {
-                Ok((socket, origin)) => self.hand_over(socket, origin, Instant::now()),
-                Err(error) if is_of_one_connection(&error) => {}
-                Err(error) => {
-                    self.complain(&format!("cannot accept a connection: {error}"));
+                (Ok(socket), origin) => self.hand_over(socket, origin, Instant::now()),
+                (Err(error), _) if is_of_one_connection(&error) => {}
+                (Err(error), origin) => {
+                    self.complain(&origin, &format!("cannot accept a connection: {error}"));
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -324,8 +333,8 @@ impl Acceptor {
     fn hand_over(&mut self, socket: Socket, origin: Arc<Origin>, since: Instant) {
         let open: usize = self.runtimes.iter().map(|(load, _)| load.connections()).sum();
         if open >= CONNECTIONS_MAX {
-            self.shed.add(ShedReason::Full);
-            self.complain(&format!("closed a connection: {open} are open, at most {CONNECTIONS_MAX}"));
+            origin.shed.add(ShedReason::Full);
+            self.complain(&origin, &format!("closed a connection: {open} are open, at most {CONNECTIONS_MAX}"));
             return;
         }
         let has_room = self.runtimes.iter().any(|(_, runtime)| runtime.capacity() > 0);
@@ -342,13 +351,13 @@ impl Acceptor {
             }
         }
         // A runtime that accepts no connection is blocked, or has ended, which its supervisor reports.
-        self.shed.add(ShedReason::Handover);
-        self.complain("closed a connection: no runtime took it over");
+        origin.shed.add(ShedReason::Handover);
+        self.complain(&origin, "closed a connection: no runtime took it over");
     }
 
-    fn complain(&mut self, what: &str) {
+    fn complain(&mut self, origin: &Origin, what: &str) {
         if self.complaint.failed(1).is_some() {
-            tracing::warn!(listener = "grpc", "{what}");
+            tracing::warn!(listener = &*origin.name, "{what}");
         }
     }
 }
@@ -369,8 +378,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
         let transport = weir_http2::Transport::Plain;
-        let listener = NamedListener { name: "grpc".to_owned(), transport, socket: Listener::Tcp(listener) };
-        let mut incoming = AllIncoming::new(vec![listener]).unwrap();
+        let origin = Arc::new(Origin { name: "mesh".into(), transport, shed: Arc::default() });
+        let mut incoming = AllIncoming::new(vec![(origin.clone(), Listener::Tcp(listener))]).unwrap();
         let (busy, mut of_busy) = mpsc::channel(1);
         let (idle, mut of_idle) = mpsc::channel(3);
         let loads = [Load::default(), Load::default()];
@@ -378,29 +387,28 @@ mod tests {
             runtimes: loads.iter().cloned().zip([busy, idle]).collect(),
             balance: Balance::new(loads),
             waiting: None,
-            shed: Arc::default(),
             complaint: Complaint::new(COMPLAIN_EVERY),
         };
         let mut peers = Vec::new();
         for number in 0..5 {
             peers.push(TcpStream::connect(address).await.unwrap());
-            let (socket, origin) = incoming.next().await.unwrap();
-            acceptor.hand_over(socket, origin, Instant::now());
+            let (socket, origin) = incoming.next().await;
+            acceptor.hand_over(socket.unwrap(), origin, Instant::now());
             assert_eq!(acceptor.waiting.is_some(), number == 4, "both queues are full");
         }
-        let Waiting { socket, origin, since } = acceptor.waiting.take().unwrap();
+        let Waiting { socket, origin: of_waiting, since } = acceptor.waiting.take().unwrap();
         assert!(of_busy.recv().await.is_some());
-        acceptor.hand_over(socket, origin, since);
+        acceptor.hand_over(socket, of_waiting, since);
         assert!(acceptor.waiting.is_none(), "a queue has room again");
         peers.push(TcpStream::connect(address).await.unwrap());
-        let (socket, origin) = incoming.next().await.unwrap();
-        acceptor.hand_over(socket, origin, Instant::now() - HANDOVER_TIMEOUT);
+        let (socket, _) = incoming.next().await;
+        acceptor.hand_over(socket.unwrap(), origin.clone(), Instant::now() - HANDOVER_TIMEOUT);
         assert!(acceptor.waiting.is_none(), "it has waited for too long");
         drop(acceptor.runtimes);
         let mut taken = 0;
         while of_busy.recv().await.is_some() || of_idle.recv().await.is_some() {
             taken += 1;
         }
-        assert_eq!((taken, acceptor.shed.count(ShedReason::Handover)), (4, 1));
+        assert_eq!((taken, origin.shed.count(ShedReason::Handover)), (4, 1));
     }
 }

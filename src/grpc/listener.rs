@@ -160,22 +160,20 @@ pub(super) struct AllIncoming {
 
 impl AllIncoming {
     /// The connections of these listeners, whose sockets now belong to the current runtime. Fails as [`Listener::incoming`].
-    pub(super) fn new(listeners: Vec<NamedListener>) -> io::Result<Self> {
-        let incoming = |NamedListener { name, transport, socket }: NamedListener| {
-            Ok((Arc::new(Origin { name: name.into(), transport }), socket.incoming()?))
-        };
+    pub(super) fn new(listeners: Vec<(Arc<Origin>, Listener)>) -> io::Result<Self> {
+        let incoming = |(origin, socket): (_, Listener)| Ok((origin, socket.incoming()?));
         Ok(Self { listeners: listeners.into_iter().map(incoming).collect::<io::Result<_>>()?, first: 0 })
     }
 
     /// The next connection, and its listener. Dropping the future before it is ready loses nothing.
-    pub(super) async fn next(&mut self) -> io::Result<(Socket, Arc<Origin>)> {
+    pub(super) async fn next(&mut self) -> (io::Result<Socket>, Arc<Origin>) {
         poll_fn(|context| {
             let count = self.listeners.len();
             for at in (0..count).map(|i| (self.first + i) % count) {
                 let (origin, incoming) = &mut self.listeners[at];
                 if let Poll::Ready(next) = incoming.poll_next(context) {
                     self.first = at + 1;
-                    return Poll::Ready(next.map(|socket| (socket, origin.clone())));
+                    return Poll::Ready((next, origin.clone()));
                 }
             }
             Poll::Pending

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use weir_http2::Transport;
+use weir_telemetry::shed::ShedCounts;
 
 #[derive(Clone, Debug, Default)]
 pub struct Load(Arc<Counts>);
@@ -62,6 +63,8 @@ pub(super) enum Socket {
 pub(super) struct Origin {
     pub(super) name: Arc<str>,
     pub(super) transport: Transport,
+    /// Connections that were closed when they came.
+    pub(super) shed: Arc<ShedCounts>,
 }
 
 /// A connection between the acceptor and a runtime.

@@ -20,7 +20,10 @@ use weir_api::rows::{
 use weir_engine::descriptor::{as_entries, entries_of};
 use weir_engine::overrides::Misfit;
 use weir_engine::rows::{Row, RowField, RowMisfit};
-use weir_limiter::rows::{Pruned, Removed, RowMatch, RowRefused, RowTable, WriteResult, Written, row_version};
+use weir_engine::words::counted;
+use weir_limiter::rows::{
+    Pruned, RemovalLog, Removed, RowMatch, RowRefused, RowTable, WriteResult, Written, row_version,
+};
 use weir_telemetry::logging::{self, AUDIT};
 use weir_text::instant_text;
 
@@ -225,12 +228,13 @@ pub(super) async fn remove(
         }
         (_, None, true) if only.is_some() => Err(bad_request("If-Match is for one row")),
         (domain, None, true) => {
-            let Pruned { removed, failed, next } =
-                table.prune(by, domain.as_deref(), after.as_deref()).await.map_err(refusal)?;
-            let mut log = LogRoom::default();
-            for row in &removed {
-                log.wait().await;
-                audit_removed(&site, by, row, None);
+            let mut log = LogOfPrune { site: &site, by, room: LogRoom::default() };
+            let pruned = table.prune(by, domain.as_deref(), after.as_deref(), &mut log).await;
+            let Pruned { removed, failed, is_log_full, next } = pruned.map_err(refusal)?;
+            if is_log_full {
+                let removed = counted(removed.len(), "ended row");
+                let error = format!("removed and logged {removed}, all others stay: {NO_LOG_ROOM}");
+                return Err(json_error(StatusCode::SERVICE_UNAVAILABLE, error));
             }
             if let Some((row, _)) = failed.as_ref().filter(|(_, refused)| refused.is_unknown()) {
                 audit_unconfirmed_removal(&site, by, &row.domain, &row.entries, "row may have been removed");
@@ -260,6 +264,22 @@ impl LogRoom {
         let end = *self.end.get_or_insert(now + LOG_ROOM_WAIT_IN_ALL);
         self.stands_still = self.stands_still || !logging::has_room(end.min(now + LOG_ROOM_WAIT)).await;
         !self.stands_still
+    }
+}
+
+struct LogOfPrune<'s> {
+    site: &'s Site,
+    by: &'s str,
+    room: LogRoom,
+}
+
+impl RemovalLog for LogOfPrune<'_> {
+    async fn has_room(&mut self) -> bool {
+        self.room.wait().await
+    }
+
+    fn removed(&mut self, row: &Row) {
+        audit_removed(self.site, self.by, row, None);
     }
 }
 

@@ -60,7 +60,14 @@ pub const CODES: [&str; 15] = [
 /// The codes of normal ends: the rest of a request is not needed, or its caller has cancelled it.
 const HARMLESS: [usize; 2] = [0, 8];
 
-/// The counts of a listener.
+/// The peer of a connection, for the log.
+#[derive(Clone, Copy)]
+pub(super) struct LoggedPeer<'p> {
+    pub(super) listener: &'p str,
+    pub(super) address: Option<IpAddr>,
+}
+
+/// The counts of all gRPC listeners.
 #[derive(Debug)]
 pub struct Ended {
     closed: [AtomicU64; CloseReason::VARIANTS.len()],
@@ -97,37 +104,31 @@ impl Ended {
         self.refused.load(Relaxed)
     }
 
-    pub(super) fn count_closed(&self, reason: CloseReason, peer: Option<IpAddr>) {
+    pub(super) fn count_closed(&self, reason: CloseReason, of: LoggedPeer<'_>) {
         let closed = self.closed[reason as usize].fetch_add(1, Relaxed) + 1;
         if self.is_due(reason as usize) {
-            let peer = peer.map(tracing::field::display);
-            tracing::warn!(listener = "grpc", reason = <&str>::from(reason), peer, closed, "closed a connection");
+            let (listener, peer) = (of.listener, of.address.map(tracing::field::display));
+            tracing::warn!(listener, reason = <&str>::from(reason), peer, closed, "closed a connection");
         }
     }
 
     /// Counts a request that is reset with this code of HTTP/2.
-    pub(super) fn count_reset(&self, code: u32, peer: Option<IpAddr>) {
+    pub(super) fn count_reset(&self, code: u32, of: LoggedPeer<'_>) {
         let code = usize::try_from(code).unwrap_or(usize::MAX).min(CODES.len() - 1);
         let reset = self.reset[code].fetch_add(1, Relaxed) + 1;
         if !HARMLESS.contains(&code) && self.is_due(CloseReason::VARIANTS.len()) {
-            let peer = peer.map(tracing::field::display);
-            tracing::warn!(
-                listener = "grpc",
-                code = CODES[code],
-                peer,
-                reset,
-                "HTTP/2 reset a request before it was decided"
-            );
+            let (listener, peer) = (of.listener, of.address.map(tracing::field::display));
+            tracing::warn!(listener, code = CODES[code], peer, reset, "HTTP/2 reset a request before it was decided");
         }
     }
 
     /// Counts a refused request of a connection with this many reserved bytes.
-    pub(super) fn count_refused(&self, peer: Option<IpAddr>, reserved: usize) {
+    pub(super) fn count_refused(&self, of: LoggedPeer<'_>, reserved: usize) {
         let refused = self.refused.fetch_add(1, Relaxed) + 1;
         if self.is_due(CloseReason::VARIANTS.len() + 1) {
-            let peer = peer.map(tracing::field::display);
+            let (listener, peer) = (of.listener, of.address.map(tracing::field::display));
             tracing::warn!(
-                listener = "grpc",
+                listener,
                 peer,
                 reserved,
                 refused,

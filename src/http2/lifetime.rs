@@ -78,7 +78,7 @@ enum Over {
 
 impl Lifetime {
     /// Serves a connection until it ends, or is over and all its requests are answered. `expiry` is that of the certificate that
-    /// its client showed. Its task runs when `is_retired` changes.
+    /// its client showed. Its task runs when `is_retired` changes. `listener` is its listener's name.
     ///
     /// # Errors
     /// Those of the connection.
@@ -87,11 +87,12 @@ impl Lifetime {
         connection: C,
         expiry: Option<Expiry>,
         is_retired: impl Fn() -> bool,
+        listener: &str,
     ) -> Result<(), C::Error> {
         let Self { mut drain, max_age } = self;
         let mut connection = pin!(connection);
         let over = {
-            let mut over = pin!(over(&mut drain, max_age, expiry));
+            let mut over = pin!(over(&mut drain, max_age, expiry, listener));
             let lived = poll_fn(|context| {
                 if let Poll::Ready(over) = over.as_mut().poll(context) {
                     return Poll::Ready(Err(over));
@@ -115,7 +116,12 @@ impl Lifetime {
     }
 }
 
-async fn over(drain: &mut watch::Receiver<bool>, max_age: Option<MaxAge>, expiry: Option<Expiry>) -> Over {
+async fn over(
+    drain: &mut watch::Receiver<bool>,
+    max_age: Option<MaxAge>,
+    expiry: Option<Expiry>,
+    listener: &str,
+) -> Over {
     let aged = async {
         match max_age {
             Some(MaxAge { age, grace }) => {
@@ -130,7 +136,7 @@ async fn over(drain: &mut watch::Receiver<bool>, max_age: Option<MaxAge>, expiry
         while let Some(left) = expiry.left() {
             sleep(left.min(EXPIRY_CHECKED_EVERY)).await;
         }
-        tracing::debug!(listener = "grpc", "the certificate of a connection's client has expired");
+        tracing::debug!(listener, "the certificate of a connection's client has expired");
     };
     tokio::select! {
         // Fails only when the runtime ends.

@@ -12,7 +12,7 @@ use hyper::body::{Buf, Bytes};
 use weir_lifecycle::Turns;
 
 use super::counts::{Count, Since, Size};
-use super::ended::{CloseReason, Ended};
+use super::ended::{CloseReason, Ended, LoggedPeer};
 use super::tables::{self, Tables};
 use super::turns;
 
@@ -172,6 +172,8 @@ impl Core {
 #[derive(Debug)]
 pub struct Peer {
     core: Arc<Core>,
+    /// The name of its listener.
+    listener: Arc<str>,
     address: Option<IpAddr>,
     bytes: Size,
     /// Answered requests.
@@ -219,13 +221,14 @@ impl fmt::Display for NoRoom {
 impl Peer {
     /// A peer of a listener with these bounds, for tests and fuzz targets.
     pub fn alone(bounds: Bounds) -> Arc<Self> {
-        Arc::new(Self::new(&Core::new(&Memory::new(bounds)), None))
+        Arc::new(Self::new(&Core::new(&Memory::new(bounds)), "grpc".into(), None))
     }
 
-    /// A peer with this address. None if it has no IP address.
-    fn new(core: &Arc<Core>, address: Option<IpAddr>) -> Self {
+    /// A peer of this listener with this address. None if it has no IP address.
+    fn new(core: &Arc<Core>, listener: Arc<str>, address: Option<IpAddr>) -> Self {
         Self {
             core: core.clone(),
+            listener,
             address,
             bytes: Size::default(),
             answers: Count::default(),
@@ -248,14 +251,27 @@ impl Peer {
         &self.core
     }
 
+    pub(super) fn listener(&self) -> &str {
+        &self.listener
+    }
+
     /// The address of the peer. None if it has no IP address.
     pub(super) const fn address(&self) -> Option<IpAddr> {
         self.address
     }
 
+    fn of_log(&self) -> LoggedPeer<'_> {
+        LoggedPeer { listener: &self.listener, address: self.address }
+    }
+
+    /// Counts a request that HTTP/2 resets with this code.
+    pub(super) fn count_reset(&self, code: u32) {
+        self.core.ended().count_reset(code, self.of_log());
+    }
+
     /// Counts that the connection will be closed because of its peer.
     pub(super) fn count_closed(&self, reason: CloseReason) {
-        self.core.ended().count_closed(reason, self.address);
+        self.core.ended().count_closed(reason, self.of_log());
     }
 
     /// Counts a request that is answered with an error, of which HTTP/2 sends no bytes that are counted here.
@@ -366,7 +382,7 @@ impl Peer {
             self.add(bytes);
             return Ok(());
         }
-        self.core.ended().count_refused(self.address, self.bytes());
+        self.core.ended().count_refused(self.of_log(), self.bytes());
         let Bounds { connection_bytes, total_bytes, .. } = *self.core.bounds();
         Err(NoRoom { of_connection: (self.bytes(), connection_bytes), in_all: (self.core.total_bytes(), total_bytes) })
     }
@@ -394,11 +410,11 @@ impl Peer {
 pub(super) struct Open(Arc<Peer>);
 
 impl Open {
-    /// A connection from this address. None if it has no IP address.
-    pub(super) fn new(core: &Arc<Core>, address: Option<IpAddr>, has_tls: bool) -> Self {
+    /// A connection to this listener from this address. None if it has no IP address.
+    pub(super) fn new(core: &Arc<Core>, listener: Arc<str>, address: Option<IpAddr>, has_tls: bool) -> Self {
         core.total.connections.fetch_add(1, Relaxed);
         core.fresh.add(1);
-        let peer = Arc::new(Peer::new(core, address));
+        let peer = Arc::new(Peer::new(core, listener, address));
         peer.table.open(core.tables(), has_tls);
         Self(peer)
     }
@@ -566,12 +582,12 @@ pub(super) mod tests {
 
     impl Open {
         pub(crate) fn on(core: &Arc<Core>) -> Self {
-            Self::new(core, None, false)
+            Self::new(core, "grpc".into(), None, false)
         }
 
         /// A connection from this address that has shaken hands, and has had so many requests open at once.
         pub(crate) fn grown(core: &Arc<Core>, address: &str, requests: u32) -> Self {
-            let open = Self::new(core, address.parse().ok(), false);
+            let open = Self::new(core, "grpc".into(), address.parse().ok(), false);
             open.0.observe(true, false);
             open.0.mature();
             open.0.table.grow(core.tables(), requests);

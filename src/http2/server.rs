@@ -139,7 +139,7 @@ impl Connections {
         B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
     {
         let tls = self.tls.clone().filter(|_| transport == Transport::Secured);
-        let open = Open::new(&self.core, address, tls.is_some());
+        let open = Open::new(&self.core, listener, address, tls.is_some());
         let peer = open.peer().clone();
         let (http2, lifetime, reads_names) = (self.http2.clone(), self.lifetimes.begin(), self.reads_names);
         let task = match tls {
@@ -149,7 +149,7 @@ impl Connections {
             }
             Some(secured) => tokio::spawn(async move {
                 // Boxed, so that an open connection does not reserve the memory for it.
-                let handshake = Box::pin(secured.shake_hands(stream, &listener, open.peer()));
+                let handshake = Box::pin(secured.shake_hands(stream, open.peer()));
                 if let Some(stream) = handshake.await {
                     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
                     let expiry = shown.and_then(Expiry::of);
@@ -194,7 +194,7 @@ async fn tend(peers: &mut Peers, ticks: &mut Interval, budget: &mut watch::Recei
 
 impl Secured {
     /// The decrypted stream. None if the handshake failed.
-    async fn shake_hands<S>(&self, stream: S, listener: &str, peer: &Peer) -> Option<TlsStream<S>>
+    async fn shake_hands<S>(&self, stream: S, peer: &Peer) -> Option<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin,
     {
@@ -211,19 +211,15 @@ impl Secured {
                 FailedHandshake { kind, reason: "the oldest of too many unfinished ones".to_owned(), names: None }
             }
         };
-        self.report(&failure, listener, peer);
+        self.report(&failure, peer);
         self.tls.handshake_failed(failure.kind);
         None
     }
 
     /// Logs a failed handshake. Probes of load balancers close their connections, so these lines are only for debugging.
-    fn report(
-        &self,
-        FailedHandshake { kind: failure, reason: error, names }: &FailedHandshake,
-        listener: &str,
-        peer: &Peer,
-    ) {
-        let (kind, peer) = (<&str>::from(failure), peer.address().map(tracing::field::display));
+    fn report(&self, FailedHandshake { kind: failure, reason: error, names }: &FailedHandshake, peer: &Peer) {
+        let (kind, listener) = (<&str>::from(failure), peer.listener());
+        let peer = peer.address().map(tracing::field::display);
         if *failure == HandshakeFailure::Closed {
             tracing::debug!(listener, kind, peer, error, "TLS handshake failed");
             return;
@@ -258,11 +254,12 @@ where
         let peer = self.open.peer();
         let mut connection = Connection::new(stream, peer.clone());
         if let Err(error) = connection.open().await {
-            tracing::debug!(listener = "grpc", %error, "connection failed before its first request");
+            tracing::debug!(listener = peer.listener(), %error, "connection failed before its first request");
             return;
         }
         let connection = self.http2.serve_connection(TokioIo::new(connection), self.service);
-        let mut served = pin!(self.lifetime.serve(connection, expiry, || peer.retired_for().is_some()));
+        let is_retired = || peer.retired_for().is_some();
+        let mut served = pin!(self.lifetime.serve(connection, expiry, is_retired, peer.listener()));
         let ended = poll_fn(|context| {
             let turns = &peer.core().new_turns;
             peer.reading.begin();
@@ -272,7 +269,7 @@ where
             polled
         });
         if let Err(error) = ended.await {
-            tracing::debug!(listener = "grpc", %error, "a connection broke");
+            tracing::debug!(listener = peer.listener(), %error, "a connection broke");
         }
     }
 }

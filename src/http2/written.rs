@@ -70,7 +70,7 @@ impl Written {
             }
             let code = self.begun[..self.begun_bytes].last_chunk().map_or(0, |code| u32::from_be_bytes(*code));
             match kind {
-                RST_STREAM => peer.core().ended().count_reset(code, peer.address()),
+                RST_STREAM => peer.count_reset(code),
                 GOAWAY if code != 0 => peer.count_closed(CloseReason::Protocol),
                 _ => answers += ends_response(kind, flags),
             }

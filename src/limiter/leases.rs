@@ -243,7 +243,7 @@ impl Leases {
             let mut set = self.lock(hash);
             let hits = find(&mut set, charge.key, hash).and_then(|entry| {
                 let (hits, asked) = (entry.take(charge, hash), charge.operation.asked());
-                let ahead = entry.ahead(charge.limit, asked, asks.saturating_mul(asked));
+                let ahead = entry.ahead(charge.limit, asks, asked, hits.is_some());
                 to_take.extend(ahead.map(|hits| (charge, hits)));
                 hits
             });
@@ -278,13 +278,12 @@ impl Leases {
         if asks < HOT_ASKS {
             return None;
         }
-        let demand = asks.saturating_mul(hits);
         let mut set = self.lock(hash);
         if let Some(entry) = find(&mut set, charge.key, hash) {
             entry.remaining = outcome.remaining;
-            return entry.ahead(charge.limit, hits, demand);
+            return entry.ahead(charge.limit, asks, hits, false);
         }
-        let ahead = hits_ahead(demand, 0, outcome.remaining, charge.limit.requests())?;
+        let ahead = hits_ahead(asks, hits, 0, outcome.remaining, charge.limit.requests())?;
         if set.len() == SET_KEYS_MAX {
             let unused = set.iter().position(Entry::is_unused)?;
             set.swap_remove(unused);
@@ -355,22 +354,27 @@ impl Entry {
         Some(Taken { charge, hash, generation: held.generation, hits, left: held.left, granted: held.granted })
     }
 
-    /// The hits that the caller of a request must take ahead now. `None` if the leases have enough, or a call is pending.
-    fn ahead(&mut self, limit: &Limit, hits_of_request: Hits, demand: Hits) -> Option<Hits> {
-        let (newest, older) = self.leases.split_last().map_or((None, &[][..]), |(newest, older)| (Some(newest), older));
+    /// The hits that the caller of a request must take ahead now, after a lease has admitted it or not. `None` if the leases have
+    /// enough, or a call is pending.
+    fn ahead(&mut self, limit: &Limit, asks: u32, hits_of_request: Hits, is_admitted: bool) -> Option<Hits> {
+        let sum = |(sum, count): (Hits, usize), held: &Held| (sum.saturating_add(held.left), count + 1);
         let has_hits = |held: &&Held| held.left > 0 && held.is_usable(limit);
-        let sum = |sum: Hits, held: &Held| sum.saturating_add(held.left);
-        // The rest of an older lease can be too small for a request of several hits. It ends with its lease.
-        let in_use =
-            || newest.into_iter().chain(older.iter().filter(|held| held.left >= hits_of_request)).filter(has_hits);
-        let low_water = newest.map_or(0, |held| held.granted.receipt.hits) / LOW_WATER;
-        let (all, count) =
-            self.leases.iter().filter(has_hits).fold((0, 0), |(all, count), held| (sum(all, held), count + 1));
-        let is_enough = in_use().fold(0, sum) > low_water || in_use().count() >= LEASES_IN_USE;
+        let (all, count) = self.leases.iter().filter(has_hits).fold((0, 0), sum);
+        // The rest of a lease can be too small for a request of several hits. It ends with its lease. That of the newest lease counts as
+        // long as requests like this one find enough.
+        let newest = self.leases.len().saturating_sub(1);
+        let in_use = self
+            .leases
+            .iter()
+            .enumerate()
+            .filter(|(at, held)| has_hits(held) && (held.left >= hits_of_request || is_admitted && *at == newest));
+        let (hits_in_use, leases_in_use) = in_use.map(|(_, held)| held).fold((0, 0), sum);
+        let low_water = self.leases.last().map_or(0, |newest| newest.granted.receipt.hits) / LOW_WATER;
+        let is_enough = hits_in_use > low_water || leases_in_use >= LEASES_IN_USE;
         if self.is_asking || is_enough || count >= LEASES_OF_KEY_MAX {
             return None;
         }
-        let hits = hits_ahead(demand, all, self.remaining, limit.requests())?;
+        let hits = hits_ahead(asks, hits_of_request, all, self.remaining, limit.requests())?;
         self.is_asking = true;
         Some(hits)
     }
@@ -548,8 +552,10 @@ mod tests {
         assert_eq!((decision.denied, decision.now, outcome.now), (false, STORE_NOW + 10, STORE_NOW + 10));
         assert_eq!(outcome.receipt.map(|receipt| (receipt.hits, receipt.at)), Some((1, STORE_NOW)));
         assert!(to_take.is_empty(), "{to_take:?}");
-        // A request for more hits than the lease has goes to the store. The lease keeps its hits.
-        assert!(bench.admit(&[consume("k", &limit, 40)]).is_none());
+        // A request for more hits than the lease has takes the next hits ahead. The lease keeps its hits.
+        let (None, to_take) = bench.find(&[consume("k", &limit, 40)]) else { panic!("a call is pending") };
+        assert!(matches!(*to_take, [hits] if hits > 40 && hits % 40 == 0), "{to_take:?}");
+        bench.leases.asked("k", None, None);
         assert!(bench.admit(&[consume("k", &limit, 28)]).is_some());
         // When few hits remain, only the first request takes the next hits ahead.
         let [first, second] = [(); 2].map(|()| bench.find(&one).1);
@@ -565,6 +571,38 @@ mod tests {
             "the next one is found behind the one that has ended"
         );
         assert!(bench.admit(&one).is_none(), "it is used up");
+    }
+
+    /// While more than a quarter of a lease was left, requests for more than that asked the store until the lease ended.
+    #[test]
+    fn a_rest_that_is_too_small_for_requests_does_not_stop_leases() {
+        let (bench, limit) = (Bench::new(), limit());
+        bench.heat("k", &limit);
+        bench.grant("k", &limit, 40, 1_000);
+        assert!(bench.admit(&[consume("k", &limit, 15)]).is_some());
+        let many = [consume("k", &limit, 26)];
+        let (None, to_take) = bench.find(&many) else { panic!("25 hits are left") };
+        assert!(matches!(*to_take, [hits] if hits % 26 == 0), "{to_take:?}");
+        // The store fails. Its error starts no further call, and its next answer does.
+        bench.leases.asked("k", Some(0), None);
+        let (None, to_take) = bench.find(&many) else { panic!("no call is pending") };
+        assert!(to_take.is_empty(), "{to_take:?}");
+        assert!(bench.admit(&[consume("k", &limit, 1)]).is_some(), "24 hits are left");
+        let answer = outcome(&limit, 26, LEFT);
+        assert!(bench.leases.answered(&many[0], &answer, bench.started).is_some_and(|hits| hits % 26 == 0));
+        bench.grant("k", &limit, 52, 1_000);
+        assert!(bench.admit(&many).is_some());
+        // All of the store's hits are less than a request needs: nothing is taken ahead, and the rest serves small requests.
+        bench.leases.asked("k", Some(128), None);
+        assert!(bench.find(&[consume("k", &limit, 27)]).1.is_empty());
+        assert_eq!(bench.leases.answered(&many[0], &outcome(&limit, 27, 128), bench.started), None);
+        assert!(bench.admit(&[consume("k", &limit, 24)]).is_some());
+        // An override has other numbers: it does not use the rest of 26 hits.
+        let mut other = Limit::new(99_999, Unit::Hour.window(), Algorithm::FIXED_WINDOW).unwrap();
+        other.lease = limit.lease;
+        bench.leases.asked("k", Some(LEFT), None);
+        let (None, to_take) = bench.find(&[consume("k", &other, 26)]) else { panic!("other numbers") };
+        assert!(matches!(*to_take, [hits] if hits % 26 == 0), "{to_take:?}");
     }
 
     #[test]

@@ -137,8 +137,27 @@ pub struct Pruned {
     pub removed: Vec<Row>,
     /// The row whose removal the store did not confirm. The prune ends there.
     pub failed: Option<(Row, RowRefused)>,
+    /// Whether the prune ended because the log has no room. The remaining rows stay.
+    pub is_log_full: bool,
     /// The start of the next page, or of this page if a removal has failed. `None` after the last page.
     pub next: Option<String>,
+}
+
+/// The log of a prune.
+pub trait RemovalLog {
+    /// Waits for room for the line of one more removal. Returns whether there is room.
+    fn has_room(&mut self) -> impl Future<Output = bool> + Send;
+    /// Logs that a row was removed.
+    fn removed(&mut self, row: &Row);
+}
+
+/// No log.
+impl RemovalLog for () {
+    async fn has_room(&mut self) -> bool {
+        true
+    }
+
+    fn removed(&mut self, _row: &Row) {}
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -569,18 +588,31 @@ impl RowTable {
     }
 
     /// Removes, for this author, the rows of a page that ended more than a minute ago by the clock of this process, even if
-    /// their rule is gone. Rows that were set meanwhile, and rows of files, stay.
+    /// their rule is gone. Rows that were set meanwhile, and rows of files, stay. Each removal waits for room in the log.
     ///
     /// # Errors
     /// As [`RowTable::page`].
-    pub async fn prune(&self, by: &str, domain: Option<&str>, cursor: Option<&str>) -> Result<Pruned, RowRefused> {
+    pub async fn prune(
+        &self,
+        by: &str,
+        domain: Option<&str>,
+        cursor: Option<&str>,
+        log: &mut impl RemovalLog,
+    ) -> Result<Pruned, RowRefused> {
         let FoundPage { rows, next, .. } = self.found_page(domain, cursor).await?;
         let now = self.clock.now();
         let has_ended = |row: &Row| row.until.is_some_and(|until| until.saturating_add(ENDED_ROW_KEPT_US) <= now);
         let mut pruned = Pruned { next, ..Pruned::default() };
         for found in rows.into_iter().filter(|found| has_ended(&found.row)) {
+            if !log.has_room().await {
+                pruned.is_log_full = true;
+                break;
+            }
             match self.delete(by, &found).await {
-                Ok(true) => pruned.removed.push(found.row),
+                Ok(true) => {
+                    log.removed(&found.row);
+                    pruned.removed.push(found.row);
+                }
                 Ok(false) | Err(RowRefused::OfFile) => {}
                 Err(refused) => {
                     pruned.failed = Some((found.row, refused));

@@ -139,12 +139,67 @@ fn a_rule_without_weigh_that_frees_a_team_is_shown() {
     let weigh = "  weigh: {entry: model, by: {large: 30, small: 1}, default: 10}\n";
     let nested = WEIGHED.replace(weigh, "  descriptors: [{key: model, rate_limit: 9/s}]\n");
     let told = differences(&nested, WEIGHED);
-    assert!(told.contains("for example team=x,model=large: 9 per second -> 1000 per day and 50 per minute"), "{told}");
+    assert!(told.contains("for example team=x,model=x: 9 per second -> 1000 per day and 50 per minute"), "{told}");
     assert!(told.contains("now these descriptors match team\n"), "{told}");
     let told = explained(&own, &[&[("team", "search"), ("model", "large")]]);
     let why = "  no rule, so it passes: the rule at p.yaml:7:3 does not weigh by \"model\", so this descriptor is one level deeper \
                than the rule\n";
     assert!(told.ends_with(why), "{told}");
+}
+
+/// Report: a team got `weigh` by model, and the rule of one model, which had limited this team, no longer did. No line said so.
+#[test]
+fn a_descriptor_that_a_new_weigh_takes_from_another_rule_is_shown() {
+    const TEAMS: &str = "\
+domain: ai
+descriptors:
+- key: team
+  value: red
+  rate_limit: {name: budget, requests_per_unit: 1000, unit: day}
+- {key: model, value: gpt-4, descriptors: [{key: team, rate_limit: 5/s}]}
+- {key: model, value: 'o*', descriptors: [{key: team, rate_limit: 6/s}]}
+- {key: model, descriptors: [{key: team, value: blue, rate_limit: 7/s}]}
+";
+    let weighs = |by: &str| {
+        TEAMS.replace("  value: red\n", &format!("  value: red\n  weigh: {{entry: model, {by}, default: 10}}\n"))
+    };
+    let taken =
+        ["model=gpt-4,team=red: 5 per second -> 1000 per day", "model=o,team=red: 6 per second -> 1000 per day"];
+    for by in ["by: {large: 30, small: 1}", "by: {gpt-4: 30}"] {
+        let told = differences(TEAMS, &weighs(by));
+        for taken in taken {
+            assert!(told.contains(&format!("for example {taken}")), "{taken}: {told}");
+        }
+        assert!(told.contains("  moved     no rule -> team=red "), "{told}");
+        assert!(!told.contains("blue") && !told.contains("could not tell"), "{told}");
+    }
+    // The rule of a model gets the team back.
+    let told = differences(&weighs("by: {large: 30}"), TEAMS);
+    assert!(told.contains("for example model=gpt-4,team=red: 1000 per day -> 5 per second"), "{told}");
+    // Both sides weigh: another limit of the model's rule says nothing of the team.
+    let (old, new) = (weighs("by: {large: 30}"), weighs("by: {large: 30}").replace("5/s", "8/s"));
+    let told = differences(&old, &new);
+    assert!(told.contains("5 per second -> 8 per second") && !told.contains("red"), "{told}");
+    // The team's rule matches more.
+    let told = differences(&old, &old.replace("value: red", "values: [red, green]"));
+    assert!(told.contains("model=gpt-4,team=green: 5 per second -> 1000 per day"), "{told}");
+}
+
+/// Which of two entries is left out depends on their order: with the model first, the requests of a size go to another rule.
+#[test]
+fn what_a_new_weigh_takes_from_another_weigh_could_not_be_told() {
+    const BOTH: &str = "\
+domain: ai
+descriptors:
+- {key: model, descriptors: [{key: team, weigh: {entry: size, by: {large: 3}, default: 1}, rate_limit: 5/s}]}
+- {key: size, descriptors: [{key: team, rate_limit: 1000/d}]}
+";
+    let weighs =
+        BOTH.replace("rate_limit: 1000", "weigh: {entry: model, by: {gpt-4: 9}, default: 1}, rate_limit: 1000");
+    let told = differences(BOTH, &weighs);
+    let unsure = "rules weigh by several entries of descriptors such as size=x,team=x,model=gpt-4";
+    assert!(told.contains("could not tell") && told.contains(unsure), "{told}");
+    assert!(!differences(BOTH, &BOTH.replace("1000/d", "900/d")).contains("could not tell"));
 }
 
 #[test]

@@ -215,12 +215,12 @@ async fn rows_need_no_more_rights_than_decisions_and_lists_of_rows_need_scan() {
     };
     let listed = table.page(Some("shop"), None).await;
     assert!(listed.as_ref().is_err_and(is_noperm), "{listed:?}");
-    let pruned = table.prune("ops", Some("shop"), None).await;
+    let pruned = table.prune("ops", Some("shop"), None, &mut ()).await;
     assert!(pruned.as_ref().is_err_and(is_noperm), "{pruned:?}");
     assert_eq!(server.command(&["ACL", "SETUSER", "weir", "+scan"]).unwrap().trim(), "OK");
     let listed = table.page(Some("shop"), None).await.expect("a page");
     assert_eq!((listed.rows.len(), listed.next), (2, None));
-    let pruned = table.prune("ops", Some("shop"), None).await.expect("a page");
+    let pruned = table.prune("ops", Some("shop"), None, &mut ()).await.expect("a page");
     assert_eq!(pruned, Pruned { removed: vec![row("ended", Some(1))], ..Pruned::default() });
     assert!(limiter.states("shop", "tenant", weir_limiter::states::StatesPosition::default(), 10).await.is_ok());
 }

@@ -4,7 +4,7 @@
 //! skipped. Parts past the budget are reported as unknown. Not here: the differences of two rules (limits.rs), and effects of
 //! descriptors on each other (together.rs).
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use weir_classes::{Budget, Class, GivenUp, Values, classes, classes_of_other_keys, keys};
@@ -37,6 +37,13 @@ pub(super) fn observe<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Observed<'p
     let works_on_others = |rule: &&Rule| rule.is_quota || !rule.replaces.is_empty();
     let whole: HashSet<&str> =
         old.rules().iter().chain(new.rules()).filter(works_on_others).map(|rule| &*rule.domain).collect();
+    let mut weighing: HashMap<&str, BTreeMap<&str, Option<&str>>> = HashMap::new();
+    for rule in old.rules().iter().chain(new.rules()) {
+        if let Some(weigh) = &rule.weigh {
+            let value = weighing.entry(&rule.domain).or_default().entry(&weigh.entry).or_default();
+            *value = value.iter().copied().chain(weigh.values()).min();
+        }
+    }
     let mut names: Vec<&'p str> = old.domains().chain(new.domains()).map(|domain| &*domain.name).collect();
     names.sort_unstable();
     names.dedup();
@@ -55,10 +62,20 @@ pub(super) fn observe<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Observed<'p
             met: HashSet::new(),
             perhaps: Vec::new(),
             entries: Vec::new(),
+            weighing: weighing.remove(name).unwrap_or_default(),
+            leads_to_weigh: HashMap::new(),
+            walked_weighed: HashSet::new(),
+            doubtful: BTreeMap::new(),
             is_over: false,
             observed: &mut observed,
         };
-        walk.pair([old.domain(name).map(Domain::top), new.domain(name).map(Domain::top)]);
+        let tops = [old.domain(name).map(Domain::top), new.domain(name).map(Domain::top)];
+        walk.pair(tops);
+        // Each rule of a domain that only one side has was met.
+        let of_both = tops.iter().all(Option::is_some);
+        for key in walk.weighing.clone().into_keys().filter(|_| of_both) {
+            walk.weighed(key, tops, tops, false);
+        }
         walk.note_unknown();
     }
     observed
@@ -70,8 +87,8 @@ struct Walk<'w, 'p> {
     /// Whether pairs of equal rules are included.
     whole: bool,
     budget: &'w mut Budget,
-    /// For pairs of places: whether everything below them is the same.
-    same: HashMap<(usize, usize), bool>,
+    /// For pairs of places: whether everything below them is the same, or what weighs by this entry.
+    same: HashMap<(usize, usize, Option<&'p str>), bool>,
     /// For pairs of levels, by address: whether they are equal.
     same_levels: HashMap<(usize, usize), bool>,
     walked: HashSet<[Option<usize>; 2]>,
@@ -83,6 +100,13 @@ struct Walk<'w, 'p> {
     perhaps: Vec<(Places<'p>, String)>,
     /// The descriptor of the current place.
     entries: Vec<(String, String)>,
+    /// The keys by which rules weigh, with a value that has a factor of its own.
+    weighing: BTreeMap<&'p str, Option<&'p str>>,
+    /// For each place and entry: whether a rule at the place or below it weighs by the entry.
+    leads_to_weigh: HashMap<(usize, &'p str), bool>,
+    walked_weighed: HashSet<(&'p str, bool, [Option<usize>; 4])>,
+    /// Pairs of rules that descriptors with entries of several such keys meet, with an example.
+    doubtful: BTreeMap<[Option<u32>; 2], String>,
     /// The budget is used up, and the rest of the domain is skipped.
     is_over: bool,
     observed: &'w mut Observed<'p>,
@@ -94,7 +118,7 @@ impl<'p> Walk<'_, 'p> {
             return;
         }
         let is_same = match places {
-            [Some(old), Some(new)] => self.is_same(old, new),
+            [Some(old), Some(new)] => self.is_same(old, new, None),
             _ => false,
         };
         // In an unchanged domain, rules affect each other as before.
@@ -103,7 +127,7 @@ impl<'p> Walk<'_, 'p> {
         }
         self.note(&places);
         for key in keys(&places) {
-            let is_same = is_same || matches!(places, [Some(old), Some(new)] if self.is_same_key(old, new, key));
+            let is_same = is_same || matches!(places, [Some(old), Some(new)] if self.is_same_key(old, new, key, None));
             if is_same && !self.whole && !has_key_patterns(&places) {
                 continue;
             }
@@ -135,17 +159,107 @@ impl<'p> Walk<'_, 'p> {
         };
         for Class { key, witness, met, .. } in found {
             let Some(witness) = witness else {
-                let why = format!(
-                    "whether a value of {key:?} that is written as an address meets these rules cannot be told from \
-                     networks beside patterns"
-                );
-                self.perhaps.push((met, why));
+                self.perhaps.push((met, no_value(&key)));
                 continue;
             };
             self.entries.push((key, witness));
             self.pair(met);
             self.entries.pop();
         }
+    }
+
+    /// Walks the descriptors with one entry of this key, by which rules weigh. Each side meets the rule without the entry if that one
+    /// weighs by it, and otherwise the rule of the whole descriptor. Where the same rules weigh on both sides, both sides choose alike. [mt-13]
+    fn weighed(&mut self, key: &'p str, whole: Places<'p>, without: Places<'p>, has_entry: bool) {
+        let all = [whole[0], whole[1], without[0], without[1]];
+        let is_same = match without {
+            [Some(old), Some(new)] => self.is_same(old, new, Some(key)),
+            [old, new] => old.is_none() && new.is_none(),
+        };
+        let state = (key, has_entry, all.map(|place| place.map(Place::address)));
+        if self.is_over || is_same || !self.walked_weighed.insert(state) {
+            return;
+        }
+        if has_entry {
+            self.note_weighed(key);
+        }
+        if ![0, 1].into_iter().any(|side| without[side].is_some_and(|place| self.leads_to_weigh(side, place, key))) {
+            return;
+        }
+        for other in keys(&all).into_iter().filter(|other| *other != key) {
+            let is_same_key = matches!(without, [Some(old), Some(new)] if self.is_same_key(old, new, other, Some(key)));
+            if !is_same_key || has_key_patterns(&without) {
+                let found = classes(Values::All, &all, other, self.budget);
+                self.descend_weighed(key, &without, found, |[a, b, c, d]| ([a, b], [c, d], has_entry), Some(other));
+            }
+        }
+        let found = classes_of_other_keys(&all, self.budget);
+        self.descend_weighed(key, &without, found, |[a, b, c, d]| ([a, b], [c, d], has_entry), None);
+        if has_entry {
+            return;
+        }
+        // Some of these values can meet no rule. Classes have no such values.
+        for value in self.weighing[key].into_iter().chain(["x", "0", "-"]) {
+            self.entries.push((key.to_owned(), value.to_owned()));
+            self.weighed(key, whole.map(|place| place?.child(Entry { key, value })), without, true);
+            self.entries.pop();
+        }
+        let found = classes(Values::All, &whole, key, self.budget);
+        self.descend_weighed(key, &without, found, |met| (met, without, true), Some(key));
+    }
+
+    fn descend_weighed<const N: usize>(
+        &mut self,
+        weighing: &'p str,
+        without: &Places<'p>,
+        found: Result<Vec<Class<'p, N>>, GivenUp>,
+        places: impl Fn([Option<Place<'p>>; N]) -> (Places<'p>, Places<'p>, bool),
+        key: Option<&'p str>,
+    ) {
+        let found = match found {
+            Ok(found) => found,
+            Err(given_up) => return self.give_up(without, key, given_up),
+        };
+        for Class { key, witness, met, .. } in found {
+            let (whole, without, has_entry) = places(met);
+            let Some(witness) = witness else {
+                self.perhaps.extend([whole, without].map(|places| (places, no_value(&key))));
+                continue;
+            };
+            self.entries.push((key, witness));
+            self.weighed(weighing, whole, without, has_entry);
+            self.entries.pop();
+        }
+    }
+
+    /// Notes the rules of a descriptor with one entry of this key. With entries of several such keys, one descriptor does not represent
+    /// all of these places.
+    fn note_weighed(&mut self, key: &str) {
+        let entries = std::mem::take(&mut self.entries);
+        let rules = self.meet(&entries);
+        if rules != [None, None] && entries.iter().any(|(own, _)| own != key && self.weighing.contains_key(&**own)) {
+            self.doubtful.entry(rules).or_insert_with(|| spell_pairs(&entries));
+        }
+        self.entries = entries;
+    }
+
+    fn rule_that_weighs(&self, side: usize, place: Place<'p>, key: &str) -> Option<u32> {
+        let weighs =
+            |id: &u32| self.sides[side].rules()[*id as usize].weigh.as_ref().is_some_and(|by| *by.entry == *key);
+        place.rule().filter(weighs)
+    }
+
+    fn leads_to_weigh(&mut self, side: usize, place: Place<'p>, key: &'p str) -> bool {
+        if let Some(known) = self.leads_to_weigh.get(&(place.address(), key)) {
+            return *known;
+        }
+        let leads = self.rule_that_weighs(side, place, key).is_some()
+            || !place.key_patterns().is_empty()
+            || place
+                .keys()
+                .any(|own| place.written(own).into_iter().any(|(_, place)| self.leads_to_weigh(side, place, key)));
+        self.leads_to_weigh.insert((place.address(), key), leads);
+        leads
     }
 
     /// Notes the rules of a descriptor that ends at these places.
@@ -157,8 +271,7 @@ impl<'p> Walk<'_, 'p> {
         let entries = std::mem::take(&mut self.entries);
         let found = self.sides.map(|set| Some(set.find(set.domain(self.domain)?, &as_entries(&entries)).rule?.id));
         if found == rules {
-            self.meet(&entries, false);
-            self.meet_weighed(rules, &entries);
+            self.meet(&entries);
         } else {
             let why = format!("the walk through both policies and the engine differ for {}", spell_pairs(&entries));
             let [old, new] = self.rules(rules);
@@ -167,31 +280,17 @@ impl<'p> Walk<'_, 'p> {
         self.entries = entries;
     }
 
-    /// Adds the rules that a descriptor meets on both sides.
-    fn meet(&mut self, entries: &[(String, String)], is_weighed: bool) {
+    /// Adds the rules that a descriptor meets on both sides, and returns them.
+    fn meet(&mut self, entries: &[(String, String)]) -> [Option<u32>; 2] {
         let sent = as_entries(entries);
-        let rules = self.sides.map(|set| Some(set.weigh(set.domain(self.domain)?, &sent).ok()?.met.rule?.id));
+        let weighed = self.sides.map(|set| set.weigh(set.domain(self.domain)?, &sent).ok());
+        let is_weighed = weighed.iter().flatten().any(|weighed| weighed.entry.is_some());
+        let rules = weighed.map(|weighed| Some(weighed?.met.rule?.id));
         if rules != [None, None] && self.met.insert(rules) {
             let [old, new] = self.rules(rules);
             self.observed.transitions.push(Transition { old, new, example: spell_pairs(entries), is_weighed });
         }
-    }
-
-    /// The same for the descriptor with an entry by which only one of its rules weighs: the other side can have no rule for it. [mt-13]
-    fn meet_weighed(&mut self, rules: [Option<u32>; 2], entries: &[(String, String)]) {
-        for weigh in self.rules(rules).into_iter().flatten().filter_map(|rule| rule.weigh.as_deref()) {
-            if entries.iter().any(|(key, _)| **key == *weigh.entry) {
-                continue;
-            }
-            // A value with a factor, and one without: descriptors as long as this one can name the first.
-            for value in weigh.values().min().into_iter().chain(["x"]) {
-                for at in (0..=entries.len()).rev() {
-                    let mut entries = entries.to_vec();
-                    entries.insert(at, (weigh.entry.to_string(), value.to_owned()));
-                    self.meet(&entries, true);
-                }
-            }
-        }
+        rules
     }
 
     fn rules(&self, ids: [Option<u32>; 2]) -> [Option<&'p Rule>; 2] {
@@ -221,8 +320,13 @@ impl<'p> Walk<'_, 'p> {
         self.observed.unknown.push(CouldNotTell { domain: self.domain, old, new, why });
     }
 
-    /// Notes the pairs of places that no known value reached.
+    /// Notes the pairs of places that no known value reached, and the descriptors that no example represents.
     fn note_unknown(&mut self) {
+        for (rules, example) in std::mem::take(&mut self.doubtful) {
+            let [old, new] = self.rules(rules);
+            let why = format!("rules weigh by several entries of descriptors such as {example}");
+            self.observed.unknown.push(CouldNotTell { domain: self.domain, old, new, why });
+        }
         for (places, why) in std::mem::take(&mut self.perhaps) {
             if !self.may_differ(places) || !self.walked.insert(addresses(&places)) {
                 continue;
@@ -235,7 +339,7 @@ impl<'p> Walk<'_, 'p> {
 
     /// Whether descriptors of these places may get another answer.
     fn may_differ(&mut self, places: Places<'p>) -> bool {
-        let is_same = matches!(places, [Some(old), Some(new)] if self.is_same(old, new));
+        let is_same = matches!(places, [Some(old), Some(new)] if self.is_same(old, new, None));
         let is_leaf = places.iter().flatten().all(|place| place.keys().next().is_none());
         let rules = places.map(|place| place.and_then(Place::rule));
         let [old, new] = self.rules(rules);
@@ -243,25 +347,28 @@ impl<'p> Walk<'_, 'p> {
         !(is_same || is_leaf && is_known)
     }
 
-    /// Whether two places are equal, with all descriptors below them.
-    fn is_same(&mut self, old: Place<'p>, new: Place<'p>) -> bool {
-        let pair = (old.address(), new.address());
+    /// Whether two places are equal, with all descriptors below them. With an entry, rules are equal if both or none weigh by it.
+    fn is_same(&mut self, old: Place<'p>, new: Place<'p>, by: Option<&'p str>) -> bool {
+        let pair = (old.address(), new.address(), by);
         if let Some(known) = self.same.get(&pair) {
             return *known;
         }
         let [before, now] = self.rules([old.rule(), new.rule()]);
-        let is_same = match (before, now) {
-            (Some(before), Some(now)) => {
+        let is_same = match (by, before, now) {
+            (Some(by), ..) => {
+                self.rule_that_weighs(0, old, by).is_some() == self.rule_that_weighs(1, new, by).is_some()
+            }
+            (None, Some(before), Some(now)) => {
                 before.path == now.path && before.spec == now.spec && self.are_same_levels(before, now)
             }
-            (None, None) => true,
+            (None, None, None) => true,
             _ => false,
         };
         // The order of patterns in keys matters, so such levels are walked.
         let both = |place: Place<'p>| place.keys().collect::<BTreeSet<&str>>();
         let is_same = is_same && !has_key_patterns(&[Some(old), Some(new)]) && {
             let keys = both(old);
-            keys == both(new) && keys.into_iter().all(|key| self.is_same_key(old, new, key))
+            keys == both(new) && keys.into_iter().all(|key| self.is_same_key(old, new, key, by))
         };
         self.same.insert(pair, is_same);
         is_same
@@ -277,7 +384,7 @@ impl<'p> Walk<'_, 'p> {
         old.levels.len() == new.levels.len() && old.levels.iter().zip(&new.levels).all(&mut is_same)
     }
 
-    fn is_same_key(&mut self, old: Place<'p>, new: Place<'p>, key: &str) -> bool {
+    fn is_same_key(&mut self, old: Place<'p>, new: Place<'p>, key: &str, by: Option<&'p str>) -> bool {
         let (before, now) = (old.written(key), new.written(key));
         // Only the order of patterns matters.
         let is_pattern = |(lead, _): &(Lead<'p>, Place<'p>)| matches!(lead, Lead::Pattern(_));
@@ -288,11 +395,17 @@ impl<'p> Walk<'_, 'p> {
         }
         let others_now: HashMap<String, Place<'p>> =
             others_now.iter().map(|(lead, place)| (unordered(lead), *place)).collect();
-        patterns.iter().zip(&patterns_now).all(|(one, other)| one.0 == other.0 && self.is_same(one.1, other.1))
+        patterns.iter().zip(&patterns_now).all(|(one, other)| one.0 == other.0 && self.is_same(one.1, other.1, by))
             && others
                 .iter()
-                .all(|(lead, old)| others_now.get(&unordered(lead)).is_some_and(|new| self.is_same(*old, *new)))
+                .all(|(lead, old)| others_now.get(&unordered(lead)).is_some_and(|new| self.is_same(*old, *new, by)))
     }
+}
+
+fn no_value(key: &str) -> String {
+    format!(
+        "whether a value of {key:?} that is written as an address meets these rules cannot be told from networks beside patterns"
+    )
 }
 
 /// The identity of a lead whose order does not matter.

@@ -3,7 +3,7 @@
 use prost::Message as _;
 
 use crate::support::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, Raw, SHOULD_RATE_LIMIT, frame, message};
-use crate::support::process::{LogLine, PolicyDirectory, Weir};
+use crate::support::process::{LogLine, PolicyDirectory, Process, Weir};
 use crate::support::rls;
 use crate::support::served::metric;
 use crate::support::wait::{PATIENCE, until};
@@ -76,6 +76,32 @@ fn every_text_of_an_authority_is_accepted() {
     }
     let reset = metric(weir.http, "weir_grpc_reset_requests_total{code=\"protocol_error\"}");
     assert_eq!(reset, Some(0));
+}
+
+/// Lines of closed connections named the listener `grpc`, whatever its name was.
+#[test]
+fn lines_and_counts_of_connections_have_the_name_of_their_listener() {
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let mut weir = Process::start(&policies.path(), &["--grpc", "mesh=127.0.0.1:0,other=127.0.0.1:0"], &[]);
+    let [mesh, http] = ["mesh", "http"].map(|listener| weir.address_of(listener).expect("an address"));
+    let mut peer = Raw::connect(mesh, 1 << 20);
+    assert!(!is_decided(&mut peer, 1, &frame(HEADERS, END_HEADERS, 1, &block(b"\x41\x00"))), "an empty authority");
+    // HEADERS of a stream of the server.
+    let _ = peer.send(&frame(HEADERS, END_HEADERS, 2, &block(b"\x41\x00")));
+    for message in ["HTTP/2 reset a request before it was decided", "closed a connection"] {
+        let is_it = |line: &LogLine| {
+            line.message() == Some(message) && line.field("listener").is_some_and(|listener| listener == "mesh")
+        };
+        assert!(weir.wait_for_log(0, PATIENCE, is_it), "{}", weir.written());
+    }
+    for listener in ["mesh", "other"] {
+        let shed = format!("weir_connections_shed_total{{listener=\"{listener}\",reason=\"full\"}}");
+        assert_eq!(metric(http, &shed), Some(0));
+    }
+    let taken = format!("edge={mesh}");
+    let (status, written) = Process::start(&policies.path(), &["--grpc", &taken], &[]).finish();
+    assert_eq!(status.code(), Some(1));
+    assert!(written.contains(&format!("cannot listen on {mesh} for edge: ")), "{written}");
 }
 
 /// HTTP/2 reports such a request to nobody: its caller fails open, and weir showed nothing.

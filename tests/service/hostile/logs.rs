@@ -2,7 +2,7 @@
 //! go on, and the log stays small.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{PipeReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
 use super::bare::{Bare, full_pipe, signal};
@@ -23,6 +23,7 @@ use crate::support::served::metric;
 use crate::support::wait::{PATIENCE, until};
 
 const FILE: &str = "shop.yaml";
+const TENANTS: &str = "domain: shop\ndescriptors:\n- {key: tenant, rows: {default: free}, rate_limit: {rate: 3/day, plans: {gold: 7/day}}}\n";
 const LOADS: &str = "weir_config_loads_total";
 const REFUSED: &str = "weir_config_load_errors_total";
 /// Lines of one call site in ten seconds, and the edge of a period within a test.
@@ -133,30 +134,33 @@ fn a_standard_error_that_no_process_reads_stops_nothing() {
     goes_on_without_a_log(&mut weir, &mut policies, redis);
 }
 
+/// Reads a log with a pause after each 16 KiB, and counts the lines with this message.
+fn count_lines(mut log: PipeReader, message: &str, pause: Duration) -> Arc<AtomicUsize> {
+    let found = Arc::new(AtomicUsize::new(0));
+    let (counted, field) = (found.clone(), format!("\"message\":\"{message}\""));
+    std::thread::spawn(move || {
+        let (mut text, mut piece) = (Vec::new(), [0; 16 << 10]);
+        while let Ok(read @ 1..) = log.read(&mut piece) {
+            std::thread::park_timeout(pause);
+            text.extend(&piece[..read]);
+            let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            let lines: Vec<u8> = text.drain(..whole).collect();
+            counted.fetch_add(String::from_utf8_lossy(&lines).matches(&field).count(), Relaxed);
+        }
+    });
+    found
+}
+
 /// A holder of a token filled the queue with its changes, and the lines of the last ones were dropped.
 #[test]
 fn each_change_is_in_a_log_that_is_read_slowly() {
     const ROWS: usize = 5_000;
     const IMPORTS: usize = 3;
-    let policies = PolicyDirectory::with_file(
-        FILE,
-        "domain: shop\ndescriptors:\n- {key: tenant, rows: {default: free}, rate_limit: {rate: 3/day, plans: {gold: 7/day}}}\n",
-    );
-    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let policies = PolicyDirectory::with_file(FILE, TENANTS);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
     let weir = Bare::start(&policies.path(), &[], writer);
-    let found = Arc::new(AtomicUsize::new(0));
-    let counted = found.clone();
-    std::thread::spawn(move || {
-        let (mut text, mut piece) = (Vec::new(), [0; 16 << 10]);
-        while let Ok(read @ 1..) = reader.read(&mut piece) {
-            // About 0.7 MB a second, less than the imports write.
-            std::thread::park_timeout(Duration::from_millis(25));
-            text.extend(&piece[..read]);
-            let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-            let lines: Vec<u8> = text.drain(..whole).collect();
-            counted.fetch_add(String::from_utf8_lossy(&lines).matches("\"message\":\"row set\"").count(), Relaxed);
-        }
-    });
+    // About 0.7 MB a second, less than the imports write.
+    let found = count_lines(reader, "row set", Duration::from_millis(25));
     let note = "x".repeat(250);
     for import in 0..IMPORTS {
         let row =
@@ -183,6 +187,60 @@ fn changes_without_a_log_are_refused_when_their_lines_have_no_room() {
     let refused = (0..1_000).map(|_| reset(&long)).find(|answer| answer.status != 200).expect("a refusal");
     assert_eq!(refused.status, 503);
     assert!(refused.body.contains("the log has no room for the line of a change"), "{}", refused.body);
+}
+
+/// Removes ended rows, page by page. Returns their number, and the error that ended it.
+fn prune(admin: SocketAddr) -> (usize, Option<String>) {
+    let (mut removed, mut after) = (0, String::new());
+    loop {
+        let path = format!("/rows?ended=true{after}");
+        let answer = http::request(admin, "DELETE", &path, &[], "").expect("an answer");
+        let body: Json = serde_json::from_str(&answer.body).expect("JSON");
+        if answer.status != 200 {
+            assert_eq!(answer.status, 503);
+            let error = body["error"].as_str().expect("an error").to_owned();
+            let of_page = error.split_whitespace().find_map(|word| word.parse::<usize>().ok()).expect("a number");
+            return (removed + of_page, Some(error));
+        }
+        removed += usize::try_from(body["removed"].as_u64().expect("a number")).expect("it is small");
+        match body["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => return (removed, None),
+        }
+    }
+}
+
+/// A prune removed a page of rows before their lines had room, and the lines were lost.
+#[test]
+fn a_prune_without_a_log_removes_only_rows_whose_lines_have_room() {
+    const ROWS: usize = 1_500;
+    let redis = RedisServer::start();
+    let policies = PolicyDirectory::with_file(FILE, TENANTS);
+    let url = redis.url();
+    let arguments = ["--store", "redis", "--redis-url", &url];
+    let other = Weir::start(&policies.path(), &arguments);
+    let long = "x".repeat(3_000);
+    let row = |at: &usize| {
+        let (descriptor, until) = (format!("tenant={at}{long}"), "2020-01-01T00:00:00Z");
+        format!("{}\n", json!({"domain": "shop", "descriptor": descriptor, "plan": "gold", "until": until}))
+    };
+    for rows in (0..ROWS).collect::<Vec<_>>().chunks(500) {
+        let body: String = rows.iter().map(row).collect();
+        let answer = http::request(other.admin, "POST", "/rows", &[], &body).expect("an answer");
+        assert_eq!(answer.body.matches("written").count(), rows.len(), "{:.300}", answer.body);
+    }
+    let (reader, writer) = full_pipe();
+    let weir = Bare::start(&policies.path(), &arguments, writer);
+    let (removed, error) = prune(weir.admin);
+    let error = error.expect("no room for all lines");
+    assert!(error.contains(", all others stay: the log has no room for the line of a change"), "{error}");
+    // The target takes lines again.
+    let found = count_lines(reader, "row removed", Duration::ZERO);
+    until("the lines", PATIENCE, || (found.load(Relaxed) == removed).then_some(()));
+    let (rest, error) = prune(weir.admin);
+    assert_eq!((removed + rest, error), (ROWS, None));
+    assert!(removed > 0 && rest > 0, "{removed} and {rest}");
+    until("all lines", PATIENCE, || (found.load(Relaxed) == ROWS).then_some(()));
 }
 
 /// The reason of a start that fails cannot be written either.

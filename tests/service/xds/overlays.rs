@@ -164,3 +164,30 @@ fn wrong_overlays_end_the_start() {
         assert!(told.contains(&format!("{}:", file.path().display())) && told.contains(problem), "{told}");
     }
 }
+
+/// A file of overlays that kept changing was a refused load each 5 s.
+#[test]
+fn overlays_that_keep_changing_are_shown_and_are_no_refused_load() {
+    let ads = Ads::start();
+    ads.set("1", vec![shop(10)]);
+    let file = File::with("rate_limit: {algorithm: gcra}");
+    let weir = serving(&ads.server(), &[&file.setting()]);
+    let mut burst = 0;
+    until("the gauge to rise", PATIENCE, || {
+        burst += 1;
+        file.write(&format!("rate_limit: {{algorithm: gcra, burst: {burst}}}"));
+        (metric(&weir, REFUSED) == 1).then_some(())
+    });
+    wait_for_problem(&weir, "keeps changing and is not loaded");
+    assert_eq!(metric(&weir, "weir_config_load_errors_total"), 0);
+    assert_eq!(weir.count_in_log(is_message(POLICIES_REFUSED)), 0);
+    assert!(
+        weir.wait_for_log(0, PATIENCE, is_message("a file keeps changing and is not loaded")),
+        "{}",
+        weir.written()
+    );
+    file.write("rate_limit: {algorithm: token_bucket, burst: 7}");
+    wait_for_shown(&weir, "token_bucket");
+    until("the gauge to fall", PATIENCE, || (metric(&weir, REFUSED) == 0).then_some(()));
+    assert_eq!(policies(&weir)["problems"], Json::Array(Vec::new()));
+}

@@ -34,6 +34,12 @@ descriptors:
   - key: weighed
     weigh: {entry: model, by: {large: 30}, default: 3}
     rate_limit: {rate: 10_000/day, lease: 1s}
+  - key: large
+    rate_limit: {rate: 1_000_000/day, lease: 1s}
+  - key: large_both
+    rate_limits:
+      - {rate: 1_000_000/day, lease: 1s}
+      - {rate: 1_000_000/day, algorithm: sliding_window, lease: 1s}
   - key: plain
     rate_limit: 10_000/day
 ";
@@ -208,6 +214,40 @@ fn requests_of_several_hits_ask_the_store_seldom() {
             assert!(calls <= REQUESTS as usize / 10, "{key}: {calls} calls");
             replica.end_of_leases().await;
             assert_eq!(replica.left(key, "hot").await, u64::from(LIMIT - 3 * REQUESTS), "{key}");
+        });
+    }
+}
+
+/// Leases for requests of one hit stopped leases of the key for requests of more hits than a lease had, which all asked the store.
+/// [ls-2]
+#[test]
+fn requests_of_many_hits_ask_the_store_seldom_after_requests_of_one() {
+    const REQUESTS: u32 = 1_000;
+    const HITS: u32 = 1_000;
+    const MANY: u32 = 300;
+    type Keyed = (&'static str, &'static str, Operation);
+    let many = Operation::Consume(HITS);
+    let cases: [fn(Operation) -> Vec<Keyed>; 3] = [
+        |hits| vec![("large", "hot", hits)],
+        |hits| vec![("large_both", "hot", hits)],
+        |hits| vec![("large", "hot", hits), ("large", "hot too", hits)],
+    ];
+    for asked in cases {
+        let replica = Replica::new(LEASED, &Slotted::new(7));
+        run(async {
+            for number in 0..REQUESTS {
+                assert!(!replica.ask(due(number), &asked(ONE)).await.denied, "{number}");
+            }
+            let before = replica.store.calls.load(SeqCst);
+            for number in REQUESTS..REQUESTS + MANY {
+                assert!(!replica.ask(due(number), &asked(many)).await.denied, "{number}");
+            }
+            let calls = replica.store.calls.load(SeqCst) - before;
+            assert!(calls <= MANY as usize / 5, "{calls} calls");
+            replica.end_of_leases().await;
+            for (key, value, _) in asked(ONE) {
+                assert_eq!(replica.left(key, value).await, 1_000_000 - u64::from(REQUESTS + MANY * HITS), "{key}");
+            }
         });
     }
 }

@@ -386,7 +386,7 @@ fn a_prune_returns_the_row_whose_removal_has_no_answer() {
             run(stores.other.write(vec![ended(&value)])).remove(0).expect("written");
         }
         stores.first.faults.lock().insert((Call::ChangeRow, 1), fault);
-        let prune = || run(stores.other.prune("eve", None, None)).expect("a page");
+        let prune = || run(stores.other.prune("eve", None, None, &mut ())).expect("a page");
         // The failed one can be the first of the page, or the last.
         let (mut removed, mut failed) = (0, Vec::new());
         for _ in 0..2 {
@@ -442,7 +442,7 @@ fn a_row_that_is_set_between_the_look_and_the_removal_stays() {
     let newer = stored();
     write(&ended);
     stores.first.set_between.lock().clone_from(&newer);
-    assert_eq!(run(stores.other.prune("eve", None, None)).expect("pruned").removed, []);
+    assert_eq!(run(stores.other.prune("eve", None, None, &mut ())).expect("pruned").removed, []);
     assert_eq!(stored(), newer, "the row that was set meanwhile");
 
     // A removal reads again what was set meanwhile, and returns what it has removed.
@@ -457,9 +457,9 @@ fn a_row_that_is_set_between_the_look_and_the_removal_stays() {
     for row in [&recent, &other] {
         write(row);
     }
-    assert_eq!(run(stores.other.prune("eve", Some("shop"), None)).expect("pruned").removed, []);
+    assert_eq!(run(stores.other.prune("eve", Some("shop"), None, &mut ())).expect("pruned").removed, []);
     write(&ended);
-    assert_eq!(run(stores.other.prune("eve", Some("shop"), None)).expect("pruned").removed, [ended]);
+    assert_eq!(run(stores.other.prune("eve", Some("shop"), None, &mut ())).expect("pruned").removed, [ended]);
     assert_eq!(stores.first.rows.lock().len(), 1);
 }
 
@@ -483,7 +483,7 @@ fn rows_whose_rule_has_gone_are_removed_by_descriptor_and_pruned() {
             assert!(matches!(absent, RowRefused::Misfit(_)), "{absent:?}");
         }
         let pruned = Pruned { removed: vec![ended], ..Pruned::default() };
-        assert_eq!(run(table.prune("eve", None, None)).expect("the store answers"), pruned);
+        assert_eq!(run(table.prune("eve", None, None, &mut ())).expect("the store answers"), pruned);
         assert!(stores.first.rows.lock().is_empty());
     }
 }

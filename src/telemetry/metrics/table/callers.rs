@@ -32,7 +32,7 @@ pub(super) const CALLERS: Section = Section {
             .more("A caller whose requests fail open notices nothing: alert on `protocol_error`. The log has the address of the caller."),
         counter("weir_connections_shed_total", &["listener", "reason"], "connections")
             .help("Connections that a listener closed to stay within its bounds, by reason.")
-            .more("`listener` is `grpc`, or `http` for all HTTP listeners. `full`: there were as many as there may be; HTTP then closes \
+            .more("`listener` is the name of a gRPC listener, or `http` for all HTTP listeners. `full`: there were as many as there may be; HTTP then closes \
                    the oldest that waits for a request. `peer`: the address had `http.connections_per_peer`. `handover`: every core had \
                    1,024 that it had not taken over yet."),
         counter("weir_caller_requests_total", &["caller", "result"], "requests")
