@@ -1,6 +1,8 @@
 //! The transport under the Redis store against a real redis-server: calls share round trips, nothing is
 //! sent twice, every call is answered by its deadline, and its error says whether it can have run.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -576,6 +578,30 @@ async fn a_user_who_may_not_ping_may_still_call() {
     let setup = start(&url, |_| {});
     assert_eq!(setup.answer(incr("n")).await, Value::Int(1));
     assert_eq!(refused(setup.call(get("n"), PATIENCE).await), "NOPERM");
+}
+
+#[tokio::test]
+async fn a_redis_that_is_still_loading_is_found_before_anything_is_sent() {
+    // Ours is never loading for long enough, so this one only talks like it.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let server = tokio::task::spawn_blocking(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut greeting = [0; 256];
+        let _ = client.read(&mut greeting).unwrap();
+        let answers = "+OK\r\n-LOADING Redis is loading the dataset in memory\r\n";
+        client.write_all(answers.as_bytes()).unwrap();
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).unwrap();
+        // The listener stays, so that later dials wait and the first one's reason is the last.
+        (rest, listener)
+    });
+    let setup = start(&url, |_| {});
+    let reason = not_sent(setup.call(incr("n"), SHORT).await).to_string();
+    let expected = "LOADING Redis is loading the dataset in memory";
+    assert!(reason.ends_with(expected), "{reason}");
+    let (rest, _listener) = server.await.unwrap();
+    assert_eq!(rest, b"", "the call was not sent");
 }
 
 #[tokio::test]

@@ -44,6 +44,15 @@ fn another_window_is_never_answered_though_the_key_were_the_same() {
 }
 
 #[test]
+fn another_key_is_not_denied() {
+    let mut scene = Scene::new(SECOND, KEYS_MAX[0]);
+    let limit = per_hour(1);
+    scene.use_up(&limit);
+    let other = scene.charge("w1:{shop|user=bob}", &limit, Operation::Consume(1), Role::Enforced);
+    assert_eq!(scene.cache.denies(&other, scene.now()), None);
+}
+
+#[test]
 fn a_part_of_a_microsecond_ages_a_state_by_a_whole_one() {
     let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
     let limit = Limit::new(1_000, Unit::Second.window(), Algorithm::Gcra { burst: 1 }).unwrap();
@@ -150,6 +159,22 @@ fn an_atomic_decision_is_denied_by_any_of_its_charges_and_an_independent_one_by_
     assert!(answers(&[full.clone(), looks.clone()], Mode::Atomic).is_some());
     assert_eq!(answers(&[full, looks], Mode::Independent), None);
     assert_eq!(scene.cache.hits(), 3);
+}
+
+#[test]
+fn a_refund_forgets_its_key() {
+    for limit in every_limit() {
+        let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
+        scene.use_up(&limit);
+        let give = [scene.charge(KEY, &limit, Operation::Refund(2), Role::Enforced)];
+        {
+            let _refunds = scene.cache.forget_refunds(&give);
+            scene.decide(&give, Mode::Atomic);
+        }
+        assert!(scene.cache.is_empty());
+        assert_eq!(scene.cached(&limit, 1), None, "{limit:?}");
+        assert_eq!(scene.ask(&limit, 1, Mode::Atomic, 0, 0).verdict, Verdict::Within, "{limit:?}");
+    }
 }
 
 #[test]
