@@ -8,7 +8,7 @@ use weir_cli::test::{TestFormat, Tests, Verdict, run};
 use weir_lab::testing::{FAILURES_MAX, Strictness};
 use weir_settings::Secret;
 
-use super::{Written, at_root, ran, refused, tests};
+use super::{SHOP, Written, at_root, ran, refused, tests};
 
 /// One of each expectation, all of them wrong.
 const WRONG: &str = r#"domain: shop
@@ -366,6 +366,21 @@ fn warnings_of_a_case_are_bounded() {
     assert!(report.contains("and 2 more steps that test nothing\n") && report.contains("; 12 warnings; "), "{report}");
     let (_, report) = ran(&Tests { strictness: Strictness::Strict, ..written.tests() });
     assert!(report.contains("and 2 more steps failed\n"), "{report}");
+}
+
+#[test]
+fn percentages_have_one_decimal() {
+    let written = Written::new("domain: shop\ncases: [{name: c, steps: [{ask: user=ann}, {ask: path=a}]}]");
+    let third = format!("{SHOP}  - {{key: ip, rate_limit: 1/s}}\n");
+    fs::write(written.directory.path().join("shop.yaml"), third).expect("a policy");
+    let fail_under = Some("66.6".parse().expect("a percentage"));
+    let (verdict, report) = ran(&Tests { format: TestFormat::Json, fail_under, ..written.tests() });
+    assert_eq!(verdict, Verdict::Passed);
+    let json: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let coverage = &json["coverage"];
+    assert_eq!((&coverage["percent"], &coverage["met"], &coverage["rules"]), (&66.7.into(), &2.into(), &3.into()));
+    let fail_under = Some("66.7".parse().expect("a percentage"));
+    assert_eq!(ran(&Tests { fail_under, ..written.tests() }).0, Verdict::Failed, "two of three are less than 66.7 %");
 }
 
 #[test]
