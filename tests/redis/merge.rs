@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::runtime::Runtime;
 use weir_engine::{
-    Algorithm, Anchor, Bounds, CalendarUnit, Charge, Decision, Limit, Mode, Operation, Precision, Refill, Role, State,
-    Unit, Verdict,
+    Algorithm, Anchor, Bounds, CalendarUnit, Charge, Decision, Limit, Mode, Operation, Precision, Refill, Role, Unit,
+    Verdict,
 };
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, MERGE_MAX, Redis};
@@ -85,45 +85,6 @@ fn limits() -> Vec<Limit> {
     drains.drain = true;
     limits.extend([drains, per_hour(0)]);
     limits
-}
-
-#[test]
-fn decisions_made_together_are_what_they_would_be_alone() {
-    let (server, runtime) = (RedisServer::start(), runtime());
-    let together = store(&server, &runtime, "together:", MERGE_MAX);
-    let alone = store(&server, &runtime, "alone:", 0);
-    let (limits, takes) = (
-        limits(),
-        [Operation::Consume(1), Operation::Consume(3), Operation::Peek, Operation::Refund(2), Operation::Report(4)],
-    );
-    let mut numbers = Numbers(SplitMix(1));
-    let mut now = NOW;
-    for round in 0..200 {
-        now += numbers.below(30_000_000);
-        together.set_now(now);
-        alone.set_now(now);
-        let mode = *numbers.pick(&[Mode::Atomic, Mode::Independent]);
-        let mut asked = Vec::new();
-        for _ in 0..=numbers.below(40) {
-            let limit = usize::try_from(numbers.below(limits.len() as u64)).unwrap();
-            // Two keys for each limit, so that most calls have several charges on one.
-            asked.push((format!("l{limit}.{}", numbers.below(2)), &limits[limit], *numbers.pick(&takes)));
-        }
-        let at_once =
-            asked.iter().map(|(key, limit, operation)| decide(&together, charge(key, limit, *operation), mode));
-        let at_once = runtime.block_on(join_all(at_once));
-        for ((key, limit, operation), decided) in asked.iter().zip(at_once) {
-            let expected = runtime.block_on(decide(&alone, charge(key, limit, *operation), mode)).unwrap();
-            assert_eq!(decided.unwrap(), expected, "round {round}: {operation:?} of {key}, {:?}", limit.algorithm());
-        }
-        for (key, limit, _) in &asked {
-            let states = |store: &Redis| -> Option<State> {
-                let asked = [(key.as_str(), *limit)];
-                runtime.block_on(store.read_states(&asked, Instant::now() + PATIENCE).get()).unwrap().states.remove(0)
-            };
-            assert_eq!(states(&together), states(&alone), "round {round}: {key}");
-        }
-    }
 }
 
 /// A number of the charges that a decision may have in the next test.
@@ -454,7 +415,7 @@ fn an_undo_of_a_key_that_weir_did_not_write_fails_alone() {
 
 #[test]
 fn as_many_as_may_share_a_call_and_no_more() {
-    let runtime = runtime();
+    let (server, runtime) = (RedisServer::start(), runtime());
     // What is asked for at once, and the calls it takes: fewer than four go alone.
     for (merge_max, asked, calls) in [
         (16, 3, 3),
@@ -469,9 +430,9 @@ fn as_many_as_may_share_a_call_and_no_more() {
         // Each key of its own takes its part of what a call may take.
         (64, 64, 2),
     ] {
-        let server = RedisServer::start();
         let store = store(&server, &runtime, "", merge_max);
         let (keys, limit) = (keys(asked), per_hour(9));
+        server.command(&["FLUSHALL"]).unwrap();
         // The first time the scripts have to be loaded.
         hit_all(&runtime, &store, &keys, &limit);
         let before = server.runs("evalsha");
@@ -482,7 +443,7 @@ fn as_many_as_may_share_a_call_and_no_more() {
 
 #[test]
 fn a_call_is_bounded_by_the_weight_of_its_charges() {
-    let runtime = runtime();
+    let (server, runtime) = (RedisServer::start(), runtime());
     let paced = Limit::new(9, Unit::Hour.window(), Algorithm::Gcra { burst: 9 }).unwrap();
     // Charges of each decision, all on the same keys, decisions, and the calls that they take: the charges of a call weigh
     // at most 100, of which each distinct key takes 2.
@@ -499,7 +460,6 @@ fn a_call_is_bounded_by_the_weight_of_its_charges() {
         (paced.clone(), 4, 12, 2),
         (paced, 1, 16, 1),
     ] {
-        let server = RedisServer::start();
         let store = store(&server, &runtime, "", MERGE_MAX);
         let keys = keys(width);
         let charges: Vec<_> = keys.iter().map(|key| charge(key, &limit, Operation::Consume(1))).collect();

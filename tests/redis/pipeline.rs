@@ -3,7 +3,6 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use weir_engine::{Algorithm, Charge, Limit, Mode, Operation, Window};
 use weir_store::redis::pipeline::{
     Call, CallError, Load, Options, Pipeline, Reason, SILENCE_MAX, SILENCE_TIMEOUTS, Script,
 };
-use weir_store::redis::{DialError, Endpoint, REPLIES_BYTES_MAX, Redis, RedisObserver};
+use weir_store::redis::{Endpoint, REPLIES_BYTES_MAX, Redis, RedisObserver};
 use weir_store::{Deciding as _, StoreError, Undo};
 
 use crate::support::proxy::Proxy;
@@ -30,7 +29,6 @@ static ECHO: LazyLock<Script> = LazyLock::new(|| Script::new("echo", "return {KE
 #[derive(Debug, Default)]
 struct Tally {
     batches: Mutex<Vec<usize>>,
-    dials_failed: AtomicUsize,
     dropped: Mutex<Vec<String>>,
     load: OnceLock<Load>,
 }
@@ -56,10 +54,6 @@ impl RedisObserver for Tally {
 
     fn batch_answered(&self, calls: usize, _: Duration) {
         self.batches.lock().unwrap().push(calls);
-    }
-
-    fn dial_failed(&self, _: &str, _: &DialError) {
-        self.dials_failed.fetch_add(1, Ordering::SeqCst);
     }
 
     fn connection_dropped(&self, reason: &str) {
@@ -577,46 +571,6 @@ async fn a_redis_that_dies_and_comes_back_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_down_is_dialled_with_pauses_and_fills_no_memory() {
-    let mut server = RedisServer::start();
-    let setup = start(&server.url(), |options| options.connections = 4);
-    server.kill();
-    let end = Instant::now() + Duration::from_secs(1);
-    while Instant::now() < end {
-        let calls = (0..50).map(|_| (Call::command(incr("n")), Duration::from_millis(5)));
-        for answer in setup.together(calls.collect()).await {
-            not_sent(answer);
-        }
-        assert_eq!(setup.tally.waiting(), 0);
-    }
-    // Pauses of 0, 5, 10, 20 ... ms, each cut by at most a half: about ten dials a worker and second.
-    let dials = setup.tally.dials_failed.load(Ordering::SeqCst);
-    assert!((4..=80).contains(&dials), "{dials} dials");
-}
-
-#[tokio::test]
-async fn a_password_is_sent_and_never_shown() {
-    let server = RedisServer::start_with(Some("geheim"), &[]);
-    let bare = format!("redis://127.0.0.1:{}", server.port());
-    assert_eq!(start(&server.url(), |_| {}).answer(cmd("PING")).await, pong());
-    let check = async |endpoint: Endpoint, expected: &str| {
-        let setup = start(&bare, |options| options.target = endpoint.into());
-        let reason = not_sent(setup.call(cmd("PING"), SHORT).await).to_string();
-        assert!(reason.contains(expected), "{reason}");
-        assert!(!reason.contains("falsch"), "{reason}");
-    };
-    let endpoint = Endpoint::parse(&bare).unwrap();
-    check(endpoint.clone(), "NOAUTH").await;
-    let wrong = endpoint.clone().with_login(None, Some("falsch"));
-    check(wrong, "does not accept the user or the password").await;
-    let wrong = endpoint.clone().with_login(Some("wer"), Some("falsch"));
-    check(wrong, "does not accept the user or the password").await;
-    let right = endpoint.with_login(Some("default"), Some("geheim"));
-    let setup = start(&bare, |options| options.target = right.into());
-    assert_eq!(setup.answer(cmd("PING")).await, pong());
-}
-
-#[tokio::test]
 async fn a_user_who_may_not_ping_may_still_call() {
     let server = RedisServer::start();
     server.command(&["ACL", "SETUSER", "weir", "on", ">pw", "~*", "+incr"]).unwrap();
@@ -624,44 +578,6 @@ async fn a_user_who_may_not_ping_may_still_call() {
     let setup = start(&url, |_| {});
     assert_eq!(setup.answer(incr("n")).await, Value::Int(1));
     assert_eq!(refused(setup.call(get("n"), PATIENCE).await), "NOPERM");
-}
-
-#[tokio::test]
-async fn a_unix_socket_and_a_database_number_work() {
-    let server = RedisServer::start_with(Some("geheim"), &[]);
-    let socket = server.socket();
-    let socket = socket.to_str().unwrap();
-    for url in [
-        format!("redis+unix://{socket}?db=3&pass=geheim"),
-        format!("unix://{socket}?db=3&pass=geheim"),
-        format!("{}/3", server.url()),
-    ] {
-        let setup = start(&url, |_| {});
-        setup.answer(incr("n")).await;
-    }
-    assert_eq!(server.command(&["-n", "3", "GET", "n"]).unwrap().trim(), "3");
-    let missing = format!("{socket}.missing");
-    let setup = start(&format!("redis+unix://{missing}"), |_| {});
-    let reason = not_sent(setup.call(cmd("PING"), SHORT).await).to_string();
-    assert!(reason.contains(&missing), "{reason}");
-}
-
-#[tokio::test]
-async fn a_replica_is_left_for_the_next_dial() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.port());
-    let setup = start(&proxy.url(), |_| {});
-    let count = || vec![(Call::script(&COUNT, &["n"], &["1"]), PATIENCE)];
-    setup.together(count()).await.remove(0).unwrap();
-    // A replica of nobody in particular: port 1 refuses.
-    server.command(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
-    assert_eq!(refused(setup.call(incr("n"), PATIENCE).await), "READONLY");
-    let answer = setup.together(count()).await.remove(0);
-    assert_eq!(refused(answer), "READONLY");
-    server.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    assert_eq!(setup.answer(incr("n")).await, Value::Int(2));
-    assert_eq!(setup.tally.dropped(), ["redis answered READONLY"; 2]);
-    assert_eq!(proxy.connections(), 3);
 }
 
 #[tokio::test]

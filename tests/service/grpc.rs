@@ -251,7 +251,6 @@ domain: shop
 descriptors:
   - {key: user, rate_limit: {rate: 4/d, algorithm: leaky_bucket}}
   - {key: tenant, rate_limit: {rate: 8/d, algorithm: leaky_bucket}}
-  - {key: path, rate_limits: [{rate: 2/d, algorithm: leaky_bucket, burst: 5}, 4/y]}
   - {key: watched, shadow_mode: true, rate_limit: {rate: 1/d, algorithm: leaky_bucket, burst: 3}}
   - {key: steady, rate_limit: {rate: 4/d, algorithm: gcra}}
   - {key: staff, rate_limit: {unlimited: true}}
@@ -320,17 +319,6 @@ fn the_longest_wait_of_all_descriptors_is_the_delay() {
         let answer = ask(&["steady"]);
         assert_eq!((answer.overall_code, delay(&answer)), (OK, None));
     }
-}
-
-#[test]
-fn a_wait_counts_though_the_status_speaks_of_another_limit() {
-    let served = Served::start(QUEUES, &["response.delay_header=on", "response.dynamic_metadata=on"]);
-    let mut client = Client::connect(served.at.grpc);
-    client.ask(each_of(&["path"])).expect("an answer");
-    let answer = client.ask(each_of(&["path"])).expect("an answer");
-    let limit = answer.statuses[0].current_limit.as_ref().expect("a limit");
-    assert_eq!((limit.requests_per_unit, answer.statuses[0].limit_remaining), (4, 2));
-    assert_is_about(delay(&answer), DAY_MS / 2);
 }
 
 #[test]

@@ -137,22 +137,6 @@ fn envoyproxy_ratelimit_1103_a_grpc_request_in_flight_is_finished() {
     assert_eq!(weir.wait_for_exit().code(), Some(0));
 }
 
-#[test]
-fn an_http_request_in_flight_is_finished() {
-    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
-    let waits = ["--set", "shutdown.pause=10ms", "--set", "shutdown.grace=15s"];
-    let mut weir = Weir::start(&policies.path(), &waits);
-    let mut stream = half_a_request(weir.http);
-
-    weir.terminate();
-    wait_until_refused(weir.http);
-    let (_, rest) = JSON_REQUEST.split_at(JSON_REQUEST.len() / 2);
-    stream.write_all(rest.as_bytes()).expect("the connection stands");
-    let answer = http::read_answer(stream).expect("an answer");
-    assert_eq!(answer.status, 200, "{answer:?}");
-    assert_eq!(weir.wait_for_exit().code(), Some(0));
-}
-
 /// Who keeps a request open for ever does not keep weir from ending.
 #[test]
 fn the_drain_ends_with_its_grace() {

@@ -5,7 +5,6 @@
 
 extern crate weir_testkit as support;
 
-mod algorithms;
 mod callers;
 mod clients;
 mod concurrency;

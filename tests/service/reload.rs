@@ -33,29 +33,6 @@ fn warnings_of_a_load_are_logged_up_to_a_bound() {
     assert_eq!(weir.count_in_log(more), 1);
 }
 
-#[test]
-fn a_file_that_is_edited_in_place_is_loaded() {
-    let directory = TempDir::new().expect("a temporary directory");
-    let file = directory.path().join(FILE);
-    fs::write(&file, policy(10)).expect("the policy");
-    loads_and_keeps_what_was_used(directory.path(), |text| {
-        fs::write(&file, text).expect("the policy");
-    });
-}
-
-#[test]
-fn a_file_that_is_renamed_over_is_loaded() {
-    let directory = TempDir::new().expect("a temporary directory");
-    let file = directory.path().join(FILE);
-    fs::write(&file, policy(10)).expect("the policy");
-    loads_and_keeps_what_was_used(directory.path(), |text| {
-        // As editors do it: a name that is not a policy's, then the rename.
-        let next = directory.path().join(".shop.yaml.swp");
-        fs::write(&next, text).expect("the next policy");
-        fs::rename(&next, &file).expect("the rename");
-    });
-}
-
 /// How Kubernetes mounts a ConfigMap: each file is a link to `..data/file`, and `..data` a link to a
 /// directory with a date. An update makes a new directory, renames `..data`, removes the old one.
 #[test]
@@ -69,15 +46,6 @@ fn a_config_map_that_is_swapped_is_loaded() {
         generation += 1;
         let next = config_map_generation(&root, generation, text);
         fs::remove_dir_all(std::mem::replace(&mut current, next)).expect("the old directory");
-    });
-}
-
-#[test]
-fn a_symlinked_root_that_is_swapped_is_loaded() {
-    let mut directory = PolicyDirectory::with_file(FILE, &policy(10));
-    let path = directory.path();
-    loads_and_keeps_what_was_used(&path, |text| {
-        directory.replace(&[(FILE.to_owned(), text.to_owned())]);
     });
 }
 

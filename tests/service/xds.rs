@@ -304,22 +304,11 @@ fn everything_that_cannot_be_in_force_is_refused() {
     };
     let strange = Any { type_url: "type.googleapis.com/envoy.config.cluster.v3.Cluster".into(), value: Vec::new() };
     let broken = Any { type_url: TYPE_URL.into(), value: vec![0xff, 0xff] };
-    let mut unnamed = limited("user", 1);
-    unnamed.key = String::new();
-    let twice = vec![limited("user", 1), limited("user", 2)];
-    let mut own = limited("user", 1);
-    let burst = Value { kind: Some(Kind::StringValue("many".into())) };
-    let fields = Struct { fields: [("burst".to_owned(), burst)].into() };
-    let fields = Value { kind: Some(Kind::StructValue(fields)) };
-    own.metadata = Some(Struct { fields: [("weir".to_owned(), fields)].into() });
     let other_type = DiscoveryResponse { type_url: "type.googleapis.com/envoy.Listener".into(), ..of(vec![]) };
     for (response, reason) in [
         (of(vec![shop(1), strange]), "resource 1: the type is \"type.googleapis.com/envoy.config.cluster.v3.Cluster\""),
         (of(vec![broken]), "resource 0: not a RateLimitConfig"),
-        (of(vec![ads::config("shop", vec![unnamed])]), "descriptors[0]: key is empty"),
-        (of(vec![ads::config("shop", twice)]), "key \"user\" without a value appears twice, first at descriptors[0]"),
         (of(vec![shop(1), shop(2)]), "domain \"shop\" is defined already, at rules-of-shop"),
-        (of(vec![ads::config("shop", vec![own])]), "burst on fixed_window"),
         (other_type, "a response of the type \"type.googleapis.com/envoy.Listener\""),
     ] {
         ads.send(response);
@@ -637,9 +626,7 @@ mod tls {
         let authority = Authority::new("weir test");
         let stranger = Authority::new("somebody else");
         let good = authority.server("good", &["127.0.0.1", "xds.internal"]);
-        let elsewhere = authority.server("elsewhere", &["other.internal"]);
         let foreign = stranger.server("foreign", &["127.0.0.1"]);
-        let old = authority.expired_server("old", &["127.0.0.1"]);
         let check = |server: &Issued, clients: Option<&Authority>, more: &[&str], reason: &str| {
             let ads = Ads::start_with(ads::any_port(), Some(ads::secured(server, clients)));
             ads.set("1", vec![shop(1)]);
@@ -650,9 +637,7 @@ mod tls {
             assert_eq!(refused.expect_err("no policies").message(), NO_POLICIES);
         };
         check(&foreign, None, &[], "no trusted authority has signed its certificate");
-        check(&elsewhere, None, &[], "its certificate is for other.internal, and not for 127.0.0.1");
         check(&good, None, &["policies.xds.tls.server_name=xds.example"], "and not for xds.example");
-        check(&old, None, &[], "expired");
         check(&good, Some(&authority), &[], "it refused tls: CertificateRequired");
 
         let ads = Ads::start_with(ads::any_port(), Some(ads::secured(&good, None)));

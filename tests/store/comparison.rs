@@ -37,7 +37,6 @@ const CASES: &[Case] = &[
     case("{key: user, rate_limit: 5/h}", "{key: user, rate_limit: 3/h}", &["kept"]),
     case("{key: user, rate_limit: 5/h}", "{key: user, rate_limit: {rate: 5/h, post_paid: true}}", &["kept"]),
     case("{key: user, rate_limit: 5/h}", "{key: user, rate_limit: {rate: 5/h, drain: true}}", &["kept"]),
-    case("{key: user, rate_limit: 24/day}", "{key: user, rate_limit: {unit: day, requests_per_unit: 9}}", &["kept"]),
     case(
         "{key: user, rate_limit: {rate: 5/h, algorithm: sliding_window_log}}",
         "{key: user, rate_limit: {rate: 9/h, algorithm: sliding_window_log}}",
@@ -84,11 +83,6 @@ const CASES: &[Case] = &[
     case(
         "{key: user, rate_limit: 5/h}",
         "{key: user, rate_limit: {rate: 5/h, algorithm: gcra}}",
-        &["forgotten (algorithm)", "empty"],
-    ),
-    case(
-        "{key: user, rate_limit: {rate: 5/h, algorithm: gcra}}",
-        "{key: user, rate_limit: {rate: 5/h, algorithm: leaky_bucket}}",
         &["forgotten (algorithm)", "empty"],
     ),
     case(

@@ -14,20 +14,6 @@ use crate::support::arbitrary::START_US;
 use crate::support::cached::{AGES, KEY, KEYS_MAX, MS, SECOND, Scene, every_limit, is_summed_up, per_hour, plain};
 
 #[test]
-fn what_was_denied_is_denied_again_and_told_the_rest_of_its_wait() {
-    for limit in every_limit() {
-        let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-        scene.use_up(&limit);
-        let told = scene.cached(&limit, 1).unwrap();
-        scene.step(400 * MS);
-        let later = scene.cached(&limit, 1).unwrap();
-        assert_eq!(later.verdict, scene.would_take(&limit, 1).verdict, "{limit:?}");
-        assert_eq!(later.reset_after + 400 * MS, told.reset_after, "{limit:?}");
-        assert_eq!(later.remaining, 0);
-    }
-}
-
-#[test]
 fn other_hits_are_denied_where_the_state_tells_their_wait() {
     for limit in every_limit() {
         let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
@@ -36,17 +22,6 @@ fn other_hits_are_denied_where_the_state_tells_their_wait() {
             Some(outcome) => assert_eq!(outcome.verdict, scene.would_take(&limit, 4).verdict, "{limit:?}"),
             None => assert!(is_summed_up(&limit), "{limit:?}"),
         }
-    }
-}
-
-#[test]
-fn more_hits_than_the_limit_can_hold_are_never_within() {
-    for limit in every_limit() {
-        let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-        assert_eq!(scene.ask(&limit, 11, Mode::Atomic, 0, 0).verdict, Verdict::Never);
-        assert_eq!(scene.cached(&limit, 11).unwrap(), scene.would_take(&limit, 11), "{limit:?}");
-        assert_eq!(scene.cached(&limit, 12).unwrap().verdict, Verdict::Never);
-        assert_eq!(scene.cached(&limit, 10), None);
     }
 }
 
@@ -78,35 +53,6 @@ fn another_key_is_not_denied() {
 }
 
 #[test]
-fn the_age_of_a_state_counts_from_when_the_question_was_sent() {
-    let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-    let limit = per_hour(1);
-    scene.ask(&limit, 1, Mode::Atomic, 0, 0);
-    scene.ask(&limit, 1, Mode::Atomic, 300 * MS, 300 * MS);
-    scene.step(399 * MS);
-    assert!(scene.cached(&limit, 1).is_some());
-    scene.step(MS);
-    assert_eq!(scene.cached(&limit, 1), None);
-}
-
-#[test]
-fn a_denial_ends_by_the_earliest_instant_at_which_its_hits_may_fit() {
-    for limit in every_limit() {
-        let mut scene = Scene::new(AGES, KEYS_MAX[1]);
-        scene.ask(&limit, 10, Mode::Atomic, 0, 0);
-        // The way there may have taken all of the time, or none of it: this much is certain.
-        let Verdict::Over { retry_after } = scene.ask(&limit, 1, Mode::Atomic, 0, 8 * MS).verdict else {
-            panic!("{limit:?} was used up");
-        };
-        scene.step(retry_after - 8 * MS - 1);
-        assert!(scene.cached(&limit, 1).is_some(), "{limit:?}");
-        scene.step(1);
-        assert_eq!(scene.cached(&limit, 1), None, "{limit:?}");
-        assert_eq!(scene.would_take(&limit, 1).verdict, Verdict::Within, "{limit:?}");
-    }
-}
-
-#[test]
 fn a_part_of_a_microsecond_ages_a_state_by_a_whole_one() {
     let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
     let limit = Limit::new(1_000, Unit::Second.window(), Algorithm::Gcra { burst: 1 }).unwrap();
@@ -116,15 +62,6 @@ fn a_part_of_a_microsecond_ages_a_state_by_a_whole_one() {
     let at = |ns: u64| scene.cache.denies(&charge, scene.now() + Duration::from_nanos(ns));
     assert_eq!(at(999_000).unwrap().verdict, Verdict::Over { retry_after: 1 });
     assert_eq!(at(999_001), None);
-}
-
-#[test]
-fn an_answer_that_took_as_long_as_max_age_is_not_kept() {
-    let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-    let limit = per_hour(1);
-    scene.ask(&limit, 1, Mode::Atomic, 0, 0);
-    scene.ask(&limit, 1, Mode::Atomic, 0, 1_000 * MS);
-    assert_eq!((scene.cache.len(), scene.cached(&limit, 1)), (0, None));
 }
 
 #[test]
@@ -176,21 +113,6 @@ fn a_limit_that_drains_or_is_post_paid_is_neither_kept_nor_denied() {
     }
 }
 
-/// Two takes of one decision on one key, the second of which is over only because of the first. [dc-2]
-#[test]
-fn a_denial_for_what_another_charge_would_have_taken_is_not_kept() {
-    for limit in every_limit() {
-        let scene = Scene::new(SECOND, KEYS_MAX[1]);
-        let charges = [6, 6].map(|hits| scene.charge(KEY, &limit, Operation::Consume(hits), Role::Enforced));
-        let decision = scene.decide(&charges, Mode::Atomic);
-        assert!(decision.denied && decision.outcomes[1].verdict.is_over());
-        for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
-            scene.cache.insert(charge, outcome, scene.now(), scene.now(), scene.cache.generation());
-        }
-        assert_eq!(scene.cached(&limit, 6), None, "{limit:?}");
-    }
-}
-
 /// A summary that was made for the hits of another charge of the decision tells their wait. [dc-7]
 #[test]
 fn the_wait_of_another_charge_of_the_decision_is_not_told() {
@@ -206,15 +128,6 @@ fn the_wait_of_another_charge_of_the_decision_is_not_told() {
             assert_eq!(outcome.verdict, scene.would_take(&limit, 8).verdict, "{limit:?}");
         }
     }
-}
-
-#[test]
-fn hits_that_independent_charging_counted_are_in_what_is_kept() {
-    let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-    let limit = per_hour(10);
-    scene.ask(&limit, 7, Mode::Independent, 0, 0);
-    assert!(scene.ask(&limit, 5, Mode::Independent, 0, 0).verdict.is_over());
-    assert_eq!(scene.cached(&limit, 1).unwrap().verdict, scene.would_take(&limit, 1).verdict);
 }
 
 #[test]
@@ -284,25 +197,6 @@ fn a_reset_of_one_key_leaves_the_others() {
     assert!(scene.cached(&limit, 1).is_some());
     scene.cache.forget(KEY);
     assert_eq!(scene.cached(&limit, 1), None);
-}
-
-#[test]
-fn a_denial_that_was_on_its_way_during_a_refund_is_not_kept() {
-    let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-    let limit = per_hour(2);
-    scene.ask(&limit, 2, Mode::Atomic, 0, 0);
-    let charge = scene.charge(KEY, &limit, Operation::Consume(1), Role::Enforced);
-    let (sent, generation) = (scene.now(), scene.cache.generation());
-    let denied = scene.decide_one(&charge, Mode::Atomic);
-    assert!(denied.verdict.is_over());
-    scene.decide(&[scene.charge(KEY, &limit, Operation::Refund(1), Role::Enforced)], Mode::Atomic);
-    scene.cache.forget(KEY);
-    scene.cache.insert(&charge, &denied, sent, scene.now(), generation);
-    assert_eq!(scene.cached(&limit, 1), None);
-    // What is asked from now on has seen the refund.
-    assert_eq!(scene.ask(&limit, 1, Mode::Atomic, 0, 0).verdict, Verdict::Within);
-    assert!(scene.ask(&limit, 1, Mode::Atomic, 0, 0).verdict.is_over());
-    assert!(scene.cached(&limit, 1).is_some());
 }
 
 /// Threads that learn, and one that gives back and forgets: once a refund was told, no state that is older denies.

@@ -241,18 +241,6 @@ async fn a_settle_beside_a_row_that_has_changed_gives_back_once() {
 }
 
 #[tokio::test]
-async fn an_unlimited_row_is_compared_too() {
-    let world = World::new("a:");
-    let [first, second] = &world.replicas;
-    first.set(&row("team", "a", plan("gold"), None)).await.expect("written");
-    first.set(&row("tenant", "a", plan("max"), None)).await.expect("written");
-    let ask = async || first.ask(&[("tenant", "a")], Operation::Consume(4)).await;
-    assert!(!ask().await.denied);
-    second.remove("tenant", "a").await.expect("removed");
-    assert!(ask().await.denied, "the default plan has 3");
-}
-
-#[tokio::test]
 async fn an_end_counts_by_the_clock_of_the_store() {
     let world = World::new("a:");
     let [first, second] = &world.replicas;
@@ -389,31 +377,6 @@ async fn redis_removes_only_the_row_that_was_read() {
     assert!(memory.texts().is_none(), "the process has the rows, not the store");
 }
 
-#[tokio::test]
-async fn a_foreign_value_at_the_key_of_a_row_counts_as_the_default() {
-    let world = World::new("a:");
-    let [first, _] = &world.replicas;
-    let key = "a:w1:{api|tenant=acme}row";
-    let set = |value: &str| world.server.command(&["SET", key, value]).expect("set");
-    for (value, what) in [("", "nothing"), ("x", "a letter"), ("0123456789abcdefg", "no numbers")] {
-        set(value);
-        let reader = Replica::new(world.stores[1].clone(), &world.clock);
-        let answer = reader.ask(&[("tenant", "acme")], Operation::Peek).await;
-        assert_eq!(answer.statuses[0].remaining, 3, "{what}");
-        assert_eq!(reader.events.of(RowEvent::Foreign), u64::from(!value.is_empty()), "{what}");
-    }
-    set("");
-    assert_eq!(first.table.get("api", &[Entry { key: "tenant", value: "acme" }]).await, Err(RowRefused::Absent));
-    world.server.command(&["EVAL", "redis.call('SET', KEYS[1], struct.pack('<dd', 7, 0) .. '{}')", "1", key]).unwrap();
-    assert_eq!(first.ask(&[("tenant", "acme")], Operation::Peek).await.statuses[0].remaining, 3);
-    let foreign = Err(RowRefused::Foreign("w1:{api|tenant=acme}row".to_owned()));
-    assert_eq!(first.table.get("api", &[Entry { key: "tenant", value: "acme" }]).await, foreign);
-    // A key of another type is no row, and is not overwritten by decisions.
-    world.server.command(&["DEL", key]).unwrap();
-    world.server.command(&["RPUSH", key, "x"]).unwrap();
-    assert_eq!(first.ask(&[("tenant", "acme")], Operation::Consume(1)).await.statuses[0].remaining, 2);
-}
-
 /// Also a text of many megabytes, of which weir reads only the beginning. [rw-3]
 #[tokio::test]
 async fn a_value_of_any_type_and_size_is_counted_and_named_and_only_a_text_is_overwritten() {
@@ -529,45 +492,6 @@ async fn a_row_whose_plan_no_policy_has_counts_as_the_default_and_is_counted() {
     let query = Query { domain: "api", caller: None, descriptors, settle: None };
     let answer = limiter.decide(&query, Instant::now(), None, None).await.expect("a decision");
     assert_eq!((answer.statuses[0].remaining, events.of(RowEvent::Unfit)), (3, 1));
-}
-
-#[tokio::test]
-async fn no_decision_that_begins_after_a_confirmed_change_uses_older_numbers() {
-    const CHANGES: u64 = 300;
-    let world = World::new("a:");
-    let numbers = |requests| {
-        RowContent::Own(Box::new([Numbers { name: None, requests, window: Unit::Hour.window(), burst: None }]))
-    };
-    let (confirmed, decided, is_done) = (Cell::new(0), Cell::new(0), Cell::new(false));
-    let write = async {
-        for requests in 3..3 + CHANGES {
-            let before = decided.get();
-            let by = &world.replicas[usize::from(requests.is_multiple_of(2))];
-            by.set(&row("team", "a", numbers(requests), None)).await.expect("written");
-            confirmed.set(requests);
-            // A row that changes each time that it is read would end decisions by `on_error`.
-            while decided.get() == before {
-                tokio::task::yield_now().await;
-            }
-        }
-        is_done.set(true);
-    };
-    let read = async |replica: &Replica| {
-        let mut decisions = 0;
-        while !is_done.get() {
-            let before = confirmed.get();
-            let answer = replica.ask(&[("team", "a")], Operation::Peek).await;
-            let used = answer.statuses[0].limit.as_ref().expect("a limit").requests;
-            assert!(used >= before, "{used} after {before} was confirmed");
-            decided.set(decided.get() + 1);
-            decisions += 1;
-        }
-        decisions
-    };
-    let [first, second] = &world.replicas;
-    let ((), a, b, c, d) = tokio::join!(write, read(first), read(second), read(first), read(second));
-    assert!([a, b, c, d].into_iter().all(|decisions| decisions > 50), "{a} {b} {c} {d} decisions");
-    assert!(first.events.of(RowEvent::AskedAgain) > 10, "few decisions were made again");
 }
 
 /// What a random history does.

@@ -1,13 +1,12 @@
-//! Each way to Redis that envoyproxy/ratelimit has, by its variables, to real servers.
+//! Redis by the variables of envoyproxy/ratelimit, with real servers: two of them, and TLS. Not in here: what each form of a
+//! variable becomes (environment.rs), and each way to reach Redis (redis/topologies.rs).
 
 use std::path::Path;
 
 use super::started::{Environment, Ratelimit, Runtime};
 use crate::support::authority::Authority;
-use crate::support::cluster::{Plan, RedisCluster};
 use crate::support::http;
 use crate::support::redis::RedisServer;
-use crate::support::sentinel::FakeSentinel;
 
 const SHOP: [(&str, &str); 1] = [(
     "shop.yaml",
@@ -38,27 +37,6 @@ fn keys(server: &RedisServer) -> usize {
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
-}
-
-#[test]
-fn by_tcp_and_by_a_socket() {
-    let server = RedisServer::start();
-    let tcp = format!("127.0.0.1:{}", server.port());
-    assert_limits(&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", &tcp), ("CACHE_KEY_PREFIX", "a:")]);
-    assert_limits(&[("REDIS_SOCKET_TYPE", "unix"), ("REDIS_URL", text(&server.socket())), ("CACHE_KEY_PREFIX", "b:")]);
-    assert_limits(&[("REDIS_URL", &server.url()), ("CACHE_KEY_PREFIX", "c:")]);
-    let stored = server.command(&["KEYS", "[abc]:*"]).unwrap();
-    assert!(["a:", "b:", "c:"].iter().all(|prefix| stored.contains(prefix)), "{stored}");
-}
-
-#[test]
-fn with_a_password_and_with_a_user() {
-    let server = RedisServer::start_with(Some("hunter2"), &[]);
-    let url = format!("127.0.0.1:{}", server.port());
-    let tcp = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", url.as_str())];
-    assert_limits(&[&tcp[..], &[("REDIS_AUTH", "hunter2"), ("CACHE_KEY_PREFIX", "a:")]].concat());
-    server.command(&["ACL", "SETUSER", "weir", "on", ">pass:word", "~*", "+@all"]).unwrap();
-    assert_limits(&[&tcp[..], &[("REDIS_AUTH", "weir:pass:word"), ("CACHE_KEY_PREFIX", "b:")]].concat());
 }
 
 #[test]
@@ -121,31 +99,4 @@ fn by_tls_with_the_systems_authorities_or_one_that_is_given() {
     authority.present(&server, &authority.itself());
     let written = refused(&[("REDIS_TLS_CACERT", text(&other))]);
     assert!(written.contains("can sign others, like a self-signed one, and is not trusted itself"), "{written}");
-}
-
-#[test]
-fn by_a_cluster() {
-    let cluster = RedisCluster::start(&Plan::of(2));
-    let seeds: Vec<String> = cluster.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
-    assert_limits(&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", &seeds.join(","))]);
-}
-
-#[test]
-fn by_sentinels() {
-    let master = RedisServer::start_with(Some("hunter2"), &[]);
-    let sentinel = FakeSentinel::naming(Some(master.port()));
-    let url = format!("limits,127.0.0.1:{}", sentinel.port());
-    assert_limits(&[
-        ("REDIS_SOCKET_TYPE", "tcp"),
-        ("REDIS_TYPE", "SENTINEL"),
-        ("REDIS_URL", &url),
-        ("REDIS_AUTH", "hunter2"),
-        ("REDIS_SENTINEL_AUTH", "of-the-sentinel"),
-    ]);
-    assert!(sentinel.asked() > 0);
-    assert!(
-        sentinel.commands().iter().any(|command| command == "AUTH" || command == "HELLO"),
-        "{:?}",
-        sentinel.commands()
-    );
 }

@@ -364,20 +364,6 @@ fn a_certificate_is_replaced_under_load_without_a_failed_call() {
     assert_eq!(connector.count(), 1, "the open connection stays");
 }
 
-#[test]
-fn files_that_are_renamed_one_after_the_other_are_in_force_when_they_fit() {
-    let authority = Authority::new("ours");
-    let issued = authority.server("grpc", &["localhost"]);
-    let weir = secured(&policies(), &issued, &[]);
-    let other = Authority::new("other");
-    let second = other.server("second", &["localhost"]);
-    fs::rename(&second.certificate, &issued.certificate).unwrap();
-    fs::rename(&second.key, &issued.key).unwrap();
-    until("the new certificate", PATIENCE, || {
-        (admitted(&tls(weir.grpc, config(&other, None))) == Ok(true)).then_some(())
-    });
-}
-
 /// The line named neither the listener nor the certificate nor the names that it needs.
 #[test]
 fn a_failed_handshake_names_its_listener_and_the_refused_certificate() {
@@ -511,36 +497,22 @@ fn weir_does_not_start_with_files_that_cannot_be_used() {
 #[test]
 fn every_form_of_key_is_read() {
     let directory = tempfile::tempdir().unwrap();
-    let run = |arguments: &[&str]| {
-        let output = Command::new("openssl").args(arguments).current_dir(&directory).output().expect("openssl runs");
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let run = |words: &str| {
+        let mut openssl = Command::new("openssl");
+        let output = openssl.args(words.split_whitespace()).current_dir(&directory).output().expect("openssl runs");
+        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
     };
-    run(&["genrsa", "-traditional", "-out", "pkcs1.key", "2048"]);
-    run(&["pkcs8", "-topk8", "-nocrypt", "-in", "pkcs1.key", "-out", "pkcs8.key"]);
-    run(&["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "sec1.key"]);
+    run("genrsa -traditional -out pkcs1.key 2048");
+    run("pkcs8 -topk8 -nocrypt -in pkcs1.key -out pkcs8.key");
+    run("ecparam -name prime256v1 -genkey -noout -out sec1.key");
+    let own = "-subj /CN=test -addext subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE";
     for (key, first_line) in [
         ("pkcs1.key", "-----BEGIN RSA PRIVATE KEY-----"),
         ("pkcs8.key", "-----BEGIN PRIVATE KEY-----"),
         ("sec1.key", "-----BEGIN EC PRIVATE KEY-----"),
     ] {
         let certificate = format!("{key}.pem");
-        run(&[
-            "req",
-            "-x509",
-            "-new",
-            "-key",
-            key,
-            "-out",
-            &certificate,
-            "-days",
-            "2",
-            "-subj",
-            "/CN=test",
-            "-addext",
-            "subjectAltName=DNS:localhost",
-            "-addext",
-            "basicConstraints=critical,CA:FALSE",
-        ]);
+        run(&format!("req -x509 -new -key {key} -out {certificate} -days 2 {own}"));
         let path = |name: &str| -> PathBuf { directory.path().join(name) };
         assert!(fs::read_to_string(path(key)).unwrap().starts_with(first_line));
         let issued = Issued { certificate: path(&certificate), key: path(key) };

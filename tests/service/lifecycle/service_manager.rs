@@ -131,19 +131,6 @@ fn the_watchdog_is_reset_again_and_again_until_the_end() {
 }
 
 #[test]
-fn without_a_watchdog_none_is_reset() {
-    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
-    let manager = Manager::start();
-    let mut weir = listening(&policies, &["--set", "shutdown.pause=1s"], &manager.environment());
-    manager.wait_for("READY=1");
-    weir.terminate();
-    assert_eq!(weir.wait_for_exit().code(), Some(0));
-    let rest: Vec<String> = std::iter::from_fn(|| manager.received()).flatten().collect();
-    assert!(rest.iter().any(|line| line == "STOPPING=1"), "{rest:?}");
-    assert!(!rest.iter().any(|line| line == "WATCHDOG=1"), "{rest:?}");
-}
-
-#[test]
 fn a_socket_may_have_an_abstract_name() {
     let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
     let manager = Manager::start_abstract();

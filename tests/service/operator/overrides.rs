@@ -227,19 +227,6 @@ fn what_fits_no_rule_or_bound_is_refused_with_the_reason() {
     assert_eq!(json_at(admin, "/overrides")["overrides"].as_array().unwrap().len(), 1);
 }
 
-#[test]
-fn an_override_ends_by_itself() {
-    let served = Served::start(POLICY, &[]);
-    let second = body("ann", 50).replace("\"for_us\":3600000000", "\"for_us\":1000000");
-    assert_eq!(put(served.at.admin, None, &second).status, 200);
-    until("the end of the override", PATIENCE, || (limit_of(served.at.grpc, "ann") == 3).then_some(()));
-    // At the same instant, and not with the next look at the store.
-    assert_eq!(json_at(served.at.admin, "/overrides")["overrides"], json!([]));
-    until("the number without it", PATIENCE, || {
-        (served.metric("weir_overrides{state=\"in_force\"}") == Some(0)).then_some(())
-    });
-}
-
 fn on(redis: &RedisServer) -> Served {
     Served::start(POLICY, &["store=redis", &format!("redis.url={}", redis.url()), "redis.timeout=500ms"])
 }
@@ -318,39 +305,6 @@ fn the_log_has_both_versions_if_one_is_written_back_or_replaced() {
     redis.command(&["EVAL", write, "2", key, version_key, &other, newer]).unwrap();
     logged("overrides replaced by a newer version", newer, &own, true);
     until("the newer text", PATIENCE, || (limit_of(weir_server.grpc, "ann") == 8).then_some(()));
-}
-
-#[test]
-fn changes_while_redis_loses_its_data_again_and_again_are_kept() {
-    let redis = RedisServer::start();
-    let servers = [on(&redis), on(&redis)];
-    let listed = |server: &Served| {
-        let list = json_at(server.at.admin, "/overrides");
-        let users =
-            list["overrides"].as_array().unwrap().iter().map(|one| one["descriptor"].as_str().unwrap().to_owned());
-        users.collect::<Vec<_>>()
-    };
-    let mut expected = Vec::new();
-    for round in 0..6 {
-        assert_eq!(redis.command(&["FLUSHALL"]).unwrap().trim(), "OK");
-        // Both find nothing at the same time, and write it back, each with a change of its own.
-        std::thread::scope(|scope| {
-            for (server, at) in servers.iter().zip(["a", "b"]) {
-                let user = format!("{round}{at}");
-                expected.push(format!("user={user}"));
-                scope.spawn(move || {
-                    let answer = put(server.at.admin, None, &body(&user, 7));
-                    assert_eq!(answer.status, 200, "{}", answer.body);
-                });
-            }
-        });
-        until("both servers and redis to have all", PATIENCE, || {
-            let text = redis.command(&["GET", "w1:{weir}overrides"])?;
-            let is_whole = servers.iter().all(|server| listed(server) == expected);
-            (is_whole && text.lines().filter(|line| !line.is_empty()).count() == expected.len()).then_some(())
-        });
-    }
-    assert_eq!(limit_of(servers[0].at.grpc, "0b"), 7);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! `weir check` and `weir explain` of a running server: the same as of its files, whatever way they came.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -203,27 +202,6 @@ fn a_server_without_the_endpoint_is_named() {
         assert!(text(&output.stderr).starts_with(&expected), "{output:?}");
         assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
     }
-}
-
-/// What the endpoint says is JSON that others can read too.
-#[test]
-fn the_source_is_the_text_of_the_files() {
-    let (running, policies) = serving(&[("a.yaml", POLICY)], &[]);
-    let source = source(running.admin);
-    assert_eq!((&source["on_error"], &source["problems"]), (&"error".into(), &serde_json::json!([])));
-    let file = &source["policies"]["files"][0];
-    assert_eq!(file["text"], POLICY);
-    assert_eq!(file["name"], policies.path().join("a.yaml").to_str().unwrap());
-    assert_eq!(
-        (&source["policies"]["compatible"], &source["policies"]["merge_domains"]),
-        (&false.into(), &false.into())
-    );
-}
-
-fn source(admin: SocketAddr) -> serde_json::Value {
-    let answer = http::get(admin, "/policies/source").unwrap();
-    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
-    serde_json::from_str(&answer.body).unwrap()
 }
 
 /// A reader such as `head` that goes early is no error, and changes no exit code.

@@ -251,16 +251,6 @@ fn weighed_hits_have_their_factor_and_their_errors() {
 }
 
 #[test]
-fn values_are_shown_where_the_setting_says_so_and_none_breaks_a_line() {
-    let served = Served::start(POLICY, &["tap.values=shown"]);
-    let (mut tap, header) = Tap::open(served.at.admin, "");
-    assert_eq!(header["values"], "shown");
-    ask(&served, "user", HOSTILE);
-    let line = tap.next();
-    assert_eq!(checked(&line)[0]["entries"], json!([["user", HOSTILE]]));
-}
-
-#[test]
 fn filters_choose_requests() {
     let served = Served::start(POLICY, &["tap.values=shown"]);
     let admin = served.at.admin;
@@ -293,16 +283,6 @@ fn filters_choose_requests() {
             lines.iter().map(|line| line["descriptors"][0]["entries"][0][1].as_str().unwrap()).collect();
         assert_eq!(values, *expected, "{query}");
     }
-}
-
-#[test]
-fn shadow_is_a_verdict_to_filter_by() {
-    let served = Served::start(POLICY, &[]);
-    let (mut tap, _) = Tap::open(served.at.admin, "verdict=shadow");
-    ask(&served, "user", "ann");
-    ask(&served, "watched", "w");
-    ask(&served, "watched", "w");
-    assert_eq!(checked(&tap.next())[0]["verdict"], "shadow");
 }
 
 #[test]

@@ -278,12 +278,3 @@ fn a_server_that_stalls_or_never_ends_is_left() {
     let bytes: usize = sent.recv_timeout(PATIENCE).unwrap();
     assert!(bytes < 104_857_600, "all of it was read");
 }
-
-#[test]
-fn a_listener_on_ipv6_and_a_url_are_reached() {
-    let served = Served::start(POLICY, &["listen.admin=[::1]:0"]);
-    for server in [served.at.admin.to_string(), format!("http://{}/", served.at.admin)] {
-        let output = Command::new(binary()).args(["top", "--once", "--server", &server]).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-    }
-}
