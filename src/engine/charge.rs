@@ -114,8 +114,10 @@ pub struct Origin {
     pub group: Group,
     /// The limit's position in its rule.
     pub position: u8,
-    /// The role by the policies, and by the settings except `shadow_mode`.
+    /// The role by the policies, and by the settings except `shadow_mode`. In a settle: shadow.
     pub role: Role,
+    /// The role that people see: by the policies and all settings. Settles and open quotas do not change it.
+    pub shown_role: Role,
     /// Whether it is the only limit of its rule, or the limit of the request, and the rule of the descriptor has no rows.
     pub is_single: bool,
     /// Whether a row sets the limits of the descriptor. [rw-2]
@@ -136,6 +138,7 @@ impl Origin {
         group: Group(0),
         position: 0,
         role: Role::Enforced,
+        shown_role: Role::Enforced,
         is_single: false,
         has_row: false,
         is_outside_term: false,

@@ -29,6 +29,8 @@ impl Plan<'_, '_> {
             let status = match count {
                 0 if rule.is_some_and(|rule| rule.unlimited) => Status { remaining: UNLIMITED, ..Status::default() },
                 0 if self.denied_groups & group.bit() != 0 => Status { over: true, ..Status::default() },
+                // A row that no store has confirmed. [st-4]
+                0 if self.unanswered & group.bit() != 0 => Status::default(),
                 0 if matched.is_unlimited_by_row(group) => Status { remaining: UNLIMITED, ..Status::default() },
                 0 => Status::default(),
                 _ => status_of(of_descriptor, denied, matched.factor(group)),

@@ -52,6 +52,9 @@ struct Parts<'s, 'a> {
     ended: Vec<Part<'s, 'a>>,
     refunds: Refunds,
     denied: bool,
+    /// The descriptors whose store did not answer: all but those with `local`, and those that this denies. One bit each.
+    unanswered: u64,
+    denied_groups: u64,
     /// The charges that would have to be taken back.
     reserved: Reserved,
     /// The request must not be decided again, because a change cannot be taken back, or because a part settles holds. [hd-6]
@@ -153,7 +156,7 @@ impl Stores {
         plan: &mut Plan<'a, '_>,
         failure: Option<StoreError>,
     ) -> Result<(), StoreError> {
-        let mut parts = Parts::new(self, Refunds::of(request.mode, &plan.charges));
+        let mut parts = Parts::new(self, Refunds::of(request.mode, plan));
         match failure {
             Some(error) => {
                 let split = self.split(plan).into_iter();
@@ -162,10 +165,10 @@ impl Stores {
             None => self.reserve(request, plan, &mut parts).await,
         }
         let result = self.conclude(request, plan.matched, &mut parts).await;
+        (plan.unanswered, plan.denied_groups) = (parts.unanswered, parts.denied_groups);
         let outcomes = parts.put_back(plan);
-        let (is_denied, denied_groups) = result?;
+        plan.decision.denied = result?;
         plan.keep_decided(outcomes);
-        (plan.decision.denied, plan.denied_groups) = (is_denied, denied_groups);
         Ok(())
     }
 
@@ -220,14 +223,13 @@ impl Stores {
         }
     }
 
-    /// Concludes from the ended parts whether the request is denied, and which descriptors are denied because their store did not
-    /// answer. Takes charges back, or makes the refunds.
+    /// Concludes from the ended parts whether the request is denied. Takes charges back, or makes the refunds.
     async fn conclude(
         self: &Arc<Self>,
         request: &Request<'_, '_>,
         matched: &Matched<'_>,
         parts: &mut Parts<'_, '_>,
-    ) -> Result<(bool, u64), StoreError> {
+    ) -> Result<bool, StoreError> {
         if parts.failures().any(is_stale) {
             let is_unsure = parts.failures().any(StoreError::is_unknown);
             if !parts.must_not_repeat && !is_unsure {
@@ -238,17 +240,14 @@ impl Stores {
             }
             self.give_up_rows(request, parts);
         }
-        let denied_groups = match self.fall_back(request, matched, parts).await {
-            Ok(denied_groups) => denied_groups,
-            Err(error) => {
-                if parts.reserved.undo_by(request.deadline).await && !parts.must_not_repeat {
-                    return Err(error);
-                }
-                let decided = parts.planned().filter(|planned| planned.outcome.is_some());
-                self.observer.alerts_lost(can_cross(decided.map(|planned| &planned.charge)));
-                return Err(as_unknown(error, "another part of the request may be charged"));
+        if let Err(error) = self.fall_back(request, matched, parts).await {
+            if parts.reserved.undo_by(request.deadline).await && !parts.must_not_repeat {
+                return Err(error);
             }
-        };
+            let decided = parts.planned().filter(|planned| planned.outcome.is_some());
+            self.observer.alerts_lost(can_cross(decided.map(|planned| &planned.charge)));
+            return Err(as_unknown(error, "another part of the request may be charged"));
+        }
         let is_denied = parts.denied || parts.quotas_are_over();
         if is_denied && request.mode == Mode::Atomic {
             parts.reserved.undo_by(request.deadline).await;
@@ -263,7 +262,7 @@ impl Stores {
                 self.refund(request, parts).await;
             }
         }
-        Ok((is_denied, denied_groups))
+        Ok(is_denied)
     }
 
     /// The charges of these parts may have been taken back, so their answers do not hold: `on_error` applies to them.
@@ -290,22 +289,25 @@ impl Stores {
         }
     }
 
-    /// Applies `on_error` to the parts without an answer. Returns the descriptors that this denies. [st-4]
+    /// Applies `on_error` to the parts without an answer. [st-4]
     /// Fails when `on_error` is `error` for any of them.
     async fn fall_back(
         &self,
         request: &Request<'_, '_>,
         matched: &Matched<'_>,
         parts: &mut Parts<'_, '_>,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<(), StoreError> {
         let action_of = |group| matched.on_error(group).unwrap_or(self.options.on_error);
-        let (mut is_error, mut denied_groups) = (false, 0);
+        let (mut is_error, mut unanswered, mut denied_groups) = (false, 0, 0);
         let mut apply = |group: Group, can_deny: bool, failure: &StoreError| {
             let action = action_of(group);
             self.report_fallback(request, action, failure.kind());
             is_error |= action == OnError::Error;
             if action == OnError::Deny && can_deny {
                 denied_groups |= group.bit();
+            }
+            if action != OnError::Local {
+                unanswered |= group.bit();
             }
         };
         let (mut local, all) = (Vec::new(), parts.planned().count());
@@ -314,7 +316,10 @@ impl Stores {
             for row in rows {
                 // A descriptor whose row has no limit has no charge. [rw-5]
                 if !planned.iter().any(|planned| planned.charge.origin.group == row.group) {
-                    apply(row.group, matched.can_deny(row.group), failure);
+                    let query = request.query;
+                    let is_refund = matches!(query.descriptor(row.group).operation, Operation::Refund(_));
+                    let can_deny = matched.can_deny(row.group) && !is_refund && !query.settles(row.group);
+                    apply(row.group, can_deny, failure);
                 }
             }
             for charged in planned.chunk_by_mut(|one, next| one.charge.origin.group == next.charge.origin.group) {
@@ -322,9 +327,7 @@ impl Stores {
                 // Limits on trial are skipped, unless this process decides the other limits of the descriptor. [tr-4]
                 let charges = charged.iter().map(|planned| &planned.charge).filter(|charge| !charge.limit.shadow);
                 if charges.clone().next().is_some() {
-                    // A rule in shadow mode denies no request, and a refund is never over the limit.
-                    let can_deny = |charge: &Charge<'_>| charge.role != Role::Shadow && !is_refund(charge);
-                    apply(group, charges.clone().any(can_deny), failure);
+                    apply(group, charges.clone().any(|charge| matched.charge_can_deny(charge)), failure);
                 }
                 if action_of(group) == OnError::Local {
                     local.extend(charged);
@@ -335,6 +338,7 @@ impl Stores {
         if is_error || (self.options.local.is_none() && needs_local) {
             return Err(parts.worst_failure());
         }
+        (parts.unanswered, parts.denied_groups) = (unanswered, denied_groups);
         parts.denied |= denied_groups != 0;
         if let Some(store) = &self.options.local
             && !local.is_empty()
@@ -348,7 +352,7 @@ impl Stores {
             parts.denied |=
                 self.decide_locally(store, request, local, has_all, parts.refunds, &mut parts.reserved).await?;
         }
-        Ok(denied_groups)
+        Ok(())
     }
 
     /// Decides charges by the store of this process: all charges of the request, or some of them. Returns whether that denies.
@@ -444,7 +448,15 @@ fn part_of<'p, 's, 'a>(parts: &'p mut Vec<Part<'s, 'a>>, store: &'s Arc<dyn Stor
 
 impl<'s, 'a> Parts<'s, 'a> {
     fn new(stores: &Arc<Stores>, refunds: Refunds) -> Self {
-        Self { ended: Vec::new(), refunds, denied: false, reserved: Reserved::new(stores), must_not_repeat: false }
+        Self {
+            ended: Vec::new(),
+            refunds,
+            denied: false,
+            unanswered: 0,
+            denied_groups: 0,
+            reserved: Reserved::new(stores),
+            must_not_repeat: false,
+        }
     }
 
     /// Adds a part whose call has ended.
@@ -516,9 +528,9 @@ impl<'s, 'a> Parts<'s, 'a> {
 }
 
 impl Refunds {
-    fn of(mode: Mode, charges: &[Charge<'_>]) -> Self {
-        let can_deny = |charge: &Charge<'_>| charge.role != Role::Shadow && !is_refund(charge);
-        if mode == Mode::Atomic && charges.iter().any(can_deny) { Self::Last } else { Self::AtOnce }
+    fn of(mode: Mode, plan: &Plan<'_, '_>) -> Self {
+        let can_deny = plan.charges.iter().any(|charge| plan.matched.charge_can_deny(charge));
+        if mode == Mode::Atomic && can_deny { Self::Last } else { Self::AtOnce }
     }
 
     /// The charge of a call that decides a part of the request. A refund that is made last only peeks. If `quotas_are_split`,

@@ -229,11 +229,7 @@ impl<'p> Matched<'p> {
         let has_row = matches!(other, Some(OtherLimits::Row(_)));
         let consumes = matches!(asked.operation, Operation::Consume(_));
         let settles = query.settles(group);
-        let role = match met.rule.map_or(Role::Enforced, |rule| rule.role) {
-            // A settle never denies. [hd-5]
-            _ if settles => Role::Shadow,
-            role => role,
-        };
+        let role_of_rule = met.rule.map_or(Role::Enforced, |rule| rule.role);
         let mut added = Added::Nothing;
         for i in 0..count {
             let Some(limit) = limit_at(met.rule, other, i) else { continue };
@@ -263,15 +259,27 @@ impl<'p> Matched<'p> {
             let start = begin_key(&mut self.keys, &mut tag, self.domain, asked, met);
             self.keys.push_str(limit.id());
             let key = start..self.keys.len();
-            let role = match self.modes.quota {
+            let own_role = match self.modes.quota {
                 _ if limit.shadow => Role::Shadow,
-                true => limit.role_as_quota(role),
-                false => role,
+                true => limit.role_as_quota(role_of_rule),
+                false => role_of_rule,
             };
+            // A settle never denies. [hd-5]
+            let role = if settles { Role::Shadow } else { own_role };
+            let shown_role = if self.modes.shadow { Role::Shadow } else { own_role };
             let ends_after = limit.term.as_ref().and_then(|_| phase.ends_after(reading.now()));
             let position = i as u8;
-            let origin =
-                Origin { group, position, role, is_single, has_row, is_outside_term, ends_after, ..Origin::NONE };
+            let origin = Origin {
+                group,
+                position,
+                role,
+                shown_role,
+                is_single,
+                has_row,
+                is_outside_term,
+                ends_after,
+                ..Origin::NONE
+            };
             self.drafts.push(Draft { origin, key });
         }
         added
@@ -423,6 +431,11 @@ impl<'p> Matched<'p> {
             Some(rule) => LimitOf::Rule(rule, origin.position.into()),
             None => LimitOf::Request { domain: &self.domain.name },
         }
+    }
+
+    /// Whether a charge can deny the request: by its store, or by `on_error`, which no open quota prevents. [st-4]
+    pub(super) fn charge_can_deny(&self, charge: &Charge<'_>) -> bool {
+        !self.modes.shadow && charge.origin.role != Role::Shadow && !matches!(charge.operation, Operation::Refund(_))
     }
 
     /// Whether a descriptor without charges can be denied because of a missing answer.

@@ -20,7 +20,9 @@ pub(super) struct Plan<'a, 'p> {
     /// The answer of the store. It has one outcome for each charge, and one number of hits for each undo. Of several parts,
     /// and of known denials, it has no time: the outcomes have theirs.
     pub(super) decision: Decision,
-    /// The descriptors that are denied because their store did not answer: one bit each.
+    /// The descriptors whose store did not answer, without those that the store of this process decided. One bit each.
+    pub(super) unanswered: u64,
+    /// Those of them that are denied.
     pub(super) denied_groups: u64,
     /// The known denials, if they are not enough for an answer.
     pub(super) known: Option<Box<Denials>>,
@@ -37,6 +39,7 @@ impl<'a, 'p> Plan<'a, 'p> {
             charges: matched.charges(query),
             undos: Vec::new(),
             decision: Decision::default(),
+            unanswered: 0,
             denied_groups: 0,
             known: None,
             is_hot: false,

@@ -112,6 +112,7 @@ pub async fn follow(
 #[cfg(test)]
 mod tests {
     use weir_engine::algorithm::CountedWindow;
+    use weir_engine::charge::Origin;
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
     use weir_engine::{Algorithm, Anchor, Charge, Denomination, Limit, Operation, PolicySet, Role, Unit};
 
@@ -130,7 +131,8 @@ mod tests {
     fn report(alerts: &Alerts, policies: &PolicySet, key: &str, share: u8, window: CountedWindow) -> bool {
         let rule = &policies.rules()[0];
         let (limit, operation) = (&rule.limits[0], Operation::Consume(1));
-        let charge = Charge { role: Role::Shadow, ..Charge::alone(key, limit, operation) };
+        let origin = Origin { shown_role: Role::Shadow, ..Origin::NONE };
+        let charge = Charge { origin, ..Charge::alone(key, limit, operation) };
         let limit = LimitOf::Rule(rule, 0);
         alerts.report(&Crossed { limit, charge: &charge, share, window, at: 2_000_000_000_000_000 })
     }

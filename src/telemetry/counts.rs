@@ -120,7 +120,7 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> SplitHits {
         Operation::Peek | Operation::Refund(_) => return SplitHits::default(),
     };
     let is_over = outcome.verdict.is_over();
-    let is_shadow = is_over && charge.role == Role::Shadow;
+    let is_shadow = is_over && charge.origin.shown_role == Role::Shadow;
     let is_cached = is_over && charged.by == AnsweredBy::Cache;
     let is_shadow_by_policy = is_over
         && (charge.limit.shadow || matches!(charged.limit, LimitOf::Rule(rule, _) if rule.role == Role::Shadow));

@@ -60,7 +60,7 @@ impl Limited {
             limit,
             requests = charged.charge.limit.requests(),
             window = %charged.charge.limit.window(),
-            role = charged.charge.role.name(),
+            role = charged.charge.origin.shown_role.name(),
             "over limit"
         );
     }

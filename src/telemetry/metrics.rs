@@ -590,6 +590,7 @@ impl Observer for PerRuntime {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::charge::Origin;
     use weir_engine::observer::{AnsweredBy, LimitOf};
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
     use weir_engine::{Charge, Limit, Mode, Operation, Role, Unit, decision};
@@ -620,7 +621,8 @@ mod tests {
         let rule = &policies.rules()[0];
         let limit = &rule.limits[0];
         let operation = Operation::Consume(hits);
-        let charges = [Charge { role: rule.role, ..Charge::alone("k", limit, operation) }];
+        let origin = Origin { shown_role: rule.role, ..Origin::NONE };
+        let charges = [Charge { role: rule.role, origin, ..Charge::alone("k", limit, operation) }];
         let decision = decision::decide(&charges, &[0], &mut [None][..], Mode::Atomic, NOW).expect("no calendar");
         let limit = LimitOf::Rule(rule, 0);
         let (charge, outcome) = (&charges[0], &decision.outcomes[0]);

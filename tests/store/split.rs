@@ -659,6 +659,28 @@ fn without_a_store_the_local_one_carries_on_and_the_rest_passes() {
     assert_eq!((count(OnError::Local), count(OnError::Allow), count(OnError::Deny)), (4, 4, 4));
 }
 
+/// A request passed without an answer, although a quota has `on_error: deny`, if another quota is in shadow mode. [st-4]
+#[test]
+fn on_error_deny_of_a_quota_denies_beside_an_open_quota() {
+    const QUOTAS: &str = "\
+domain: shop
+descriptors:
+  - {key: denies, on_error: deny, quota_mode: true, rate_limit: 2/day}
+  - {key: open, quota_mode: true, shadow_mode: true, rate_limit: 2/day}
+  - {key: used, rate_limit: 3/day}
+";
+    let bench = Bench::with(QUOTAS, Mode::Atomic, OnError::Allow, 1);
+    let [denies, open, used] = [("denies", 0), ("open", 1), ("used", 2)].map(|(key, slot)| bench.value_in(key, slot));
+    assert!(!bench.ask(&[("used", &used, Operation::Consume(2))]).unwrap().denied);
+    bench.store.fails(Call::Decide, &bench.key("denies", &denies), Fault::NotSent);
+    let asked = [("denies", denies.as_str(), ONE), ("open", &open, ONE), ("used", &used, Operation::Refund(1))];
+    let answer = bench.ask(&asked).unwrap();
+    let over: Vec<_> = answer.statuses.iter().map(|status| status.over).collect();
+    assert_eq!((answer.denied, &*over), (true, &[true, false, false][..]));
+    // A denied request charges and refunds nothing. [dc-4]
+    assert_eq!((bench.left("open", &open), bench.left("used", &used)), (2, 1));
+}
+
 #[test]
 fn without_one_slot_the_others_still_count() {
     let bench = Bench::with(MIXED, Mode::Atomic, OnError::Error, 1);

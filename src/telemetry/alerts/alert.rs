@@ -54,7 +54,7 @@ impl Alert {
             domain: rule.domain.clone(),
             rule: cut(&rule.path),
             limit: limit.name.as_deref().unwrap_or(limit.id()).into(),
-            role: crossed.charge.role.name(),
+            role: crossed.charge.origin.shown_role.name(),
             descriptor: descriptor.text(),
             entries: descriptor.entries,
             share: crossed.share,

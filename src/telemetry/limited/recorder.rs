@@ -94,8 +94,8 @@ impl Recorder {
         if minute.number != number {
             (minute.number, minute.len, minute.left_out) = (number, 0, 0);
         }
-        let denials = minute.of(names(charged), charged.charge.role);
-        denials.role = charged.charge.role;
+        let denials = minute.of(names(charged), charged.charge.origin.shown_role);
+        denials.role = charged.charge.origin.shown_role;
         denials.count += 1;
         let step = &mut denials.steps[(now_ms % MINUTE_MS / STEP_MS) as usize];
         *step = step.saturating_add(1);

@@ -1,6 +1,7 @@
 //! Crossed shares where charges are taken back or their answers are lost: only an answered decision that stands reports what it crossed,
 //! and lost answers are counted. [al-1] [al-4]
 
+use weir_engine::Role;
 use weir_engine::observer::Crossed;
 
 use super::*;
@@ -197,5 +198,49 @@ fn each_share_is_reported_once_on_every_schedule_without_taking_back() {
         let mut reports = watched.reports.take("ann");
         reports.sort_unstable();
         assert_eq!((reports, watched.reports.lost()), (vec![50, 80, 100], 0), "seed {seed}");
+    }
+}
+
+type Asked<'a> = &'a [(&'a str, &'a str, Operation)];
+
+/// The roles that alerts show.
+#[derive(Clone, Default)]
+struct Roles(Arc<Mutex<Vec<Role>>>);
+
+impl Observer for Roles {
+    fn loaded(&self, _policies: &PolicySet) -> Arc<dyn Tally> {
+        Arc::new(self.clone())
+    }
+}
+
+impl Tally for Roles {
+    fn crossed(&self, crossed: &Crossed<'_>) {
+        self.0.lock().push(crossed.charge.origin.shown_role);
+    }
+}
+
+/// Alerts of budgets that only settles charge, and of quotas beside an open quota, had the role `shadow`.
+#[test]
+fn an_alert_shows_the_role_of_its_rule() {
+    const POLICY: &str = "\
+domain: shop
+descriptors:
+  - key: tokens
+    rate_limits: [{name: minute, rate: 9/day, hold: true}, {name: month, rate: 5/day, post_paid: true, alert_at: [100]}]
+  - {key: quota, quota_mode: true, rate_limit: {rate: 2/day, alert_at: [100]}}
+  - {key: open, quota_mode: true, shadow_mode: true, rate_limit: {rate: 2/day, alert_at: [100]}}
+";
+    let roles = Roles::default();
+    let limiter = limiter(POLICY, Options { budget: BUDGET, ..Options::new(Slotted::new(1)) }, Arc::new(roles.clone()));
+    let settle = || Some(Box::new(Settle { descriptors: 1, holds: Vec::new() }));
+    let two = Operation::Consume(2);
+    let cases: [(Asked<'_>, _, &[Role]); 3] = [
+        (&[("tokens", "a", Operation::Consume(6))], settle(), &[Role::Enforced]),
+        (&[("quota", "a", two), ("open", "a", ONE)], None, &[Role::Quota]),
+        (&[("open", "a", ONE)], None, &[Role::Shadow]),
+    ];
+    for (asked, settle, expected) in cases {
+        assert!(!run(decide_or_settle(&limiter, asked, settle)).unwrap().denied);
+        assert_eq!(std::mem::take(&mut *roles.0.lock()), expected, "{asked:?}");
     }
 }

@@ -118,6 +118,25 @@ fn when_one_slot_has_another_row_the_others_are_taken_back_and_all_is_decided_ag
     }
 }
 
+/// `on_error: deny` denied a refund whose row has no limit, and with `allow` such a descriptor had 4,294,967,295 hits left. [st-4]
+#[test]
+fn without_an_answer_a_row_without_a_limit_denies_no_refund_and_shows_nothing() {
+    for (on_error, operation, is_denied) in [
+        (OnError::Deny, ONE, true),
+        (OnError::Deny, Operation::Refund(1), false),
+        (OnError::Allow, ONE, false),
+        (OnError::Allow, Operation::Refund(1), false),
+    ] {
+        let stores = TwoStores::new(on_error, 1);
+        stores.set("tenant", "ann", "max");
+        assert_eq!(stores.left("tenant", "ann"), u64::from(u32::MAX));
+        (0..SLOTS).for_each(|slot| stores.first.faults.lock().extend([((Call::Decide, slot), Fault::NotSent)]));
+        let answer = stores.ask(&[("tenant", "ann", operation)]).unwrap();
+        let status = Status { over: is_denied, ..Status::default() };
+        assert_eq!((answer.denied, &answer.statuses[0]), (is_denied, &status), "{on_error:?} {operation:?}");
+    }
+}
+
 /// A slot that has only the row of an unlimited descriptor is asked too. [rw-5]
 #[test]
 fn a_row_without_a_limit_is_compared_in_its_own_slot() {
