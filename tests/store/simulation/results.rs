@@ -258,6 +258,17 @@ fn a_request_that_never_fits_is_denied_for_ever_also_if_it_waits_for_a_permit() 
     assert_eq!(counted(&["q=1, q=2, b=1", "q=1, z=1"]), [0, 2, 2]);
 }
 
+/// [hd-2] [hd-8]
+#[test]
+fn a_hold_of_a_limit_of_0_counts_all_hits_of_its_estimate() {
+    let written = Written::new();
+    let policy = "domain: shop\ndescriptors: [{key: user, rate_limit: {rate: 0/d, hold: true}}]\n";
+    written.write("policies/shop.yaml", policy);
+    let source = "duration: 1s\ndomain: shop\nsources: [{ask: user=ann, rate: 1/s, hits: 3}]\n";
+    let limit = json(&written, &arguments(&written, source)).1["policies"][0]["limits"][0].clone();
+    assert_eq!((&limit["hits"], &limit["hits_over"]), (&3.into(), &3.into()));
+}
+
 #[test]
 fn too_many_requests_are_an_error() {
     let written = Written::new();
