@@ -107,7 +107,7 @@ pub fn run_served(
     });
     let of_domain = loaded.policies.domain(domain);
     let row = |entries: &Vec<(String, String)>| {
-        let Weighed { met, entry, .. } = loaded.policies.weigh(of_domain?, &as_entries(entries)).ok()?;
+        let Weighed { met, entry, .. } = loaded.policies.weigh(of_domain?, &as_entries(entries), None).ok()?;
         let others: Vec<_> = entries.iter().filter(|(key, _)| Some(key.as_str()) != entry).cloned().collect();
         met.rule?.rows.as_ref().map(|_| rows::of_server(server, domain, &others))
     };
@@ -141,7 +141,7 @@ fn write(
     };
     writeln!(out, "domain {}   {}{}", printable(domain), outline.place, domain_wide(found, servers))?;
     let sent: Vec<Vec<Entry<'_>>> = descriptors.iter().map(|pairs| as_entries(pairs)).collect();
-    let weighed: Vec<_> = sent.iter().map(|entries| loaded.policies.weigh(found, entries)).collect();
+    let weighed: Vec<_> = sent.iter().map(|entries| loaded.policies.weigh(found, entries, None)).collect();
     let descriptors: &Vec<Vec<Entry<'_>>> =
         &sent.iter().zip(&weighed).map(|(sent, weighed)| without(sent, weighed)).collect();
     let request = Request { loaded, servers, shown: &shown, fitted, rows, outline, domain: found, descriptors };

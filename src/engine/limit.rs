@@ -263,12 +263,12 @@ impl Limit {
     }
 
     /// The hits that a charge of `hits` consumes. For `concurrency`: one permit [cc-3]. For a hold: at most the
-    /// capacity, so that every estimate can be admitted. A limit of 0 still admits nothing. [hd-2]
+    /// capacity, so that every estimate can be admitted, except by a limit of 0. [hd-2]
     pub fn consumed(&self, hits: Hits) -> Hits {
-        match self.hold {
+        match self.capacity() {
             _ if self.algorithm.counts_permits() => 1,
-            true => saturated(self.capacity().max(1)).min(self.counted(hits)),
-            false => self.counted(hits),
+            capacity @ 1.. if self.hold => saturated(capacity).min(self.counted(hits)),
+            _ => self.counted(hits),
         }
     }
 

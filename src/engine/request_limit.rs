@@ -29,6 +29,8 @@ crate::named! {
         /// The rule has `request_limit: ignored`.
         Ignored = "ignored",
         Unlimited = "unlimited",
+        /// The limit is outside of its term, or another descriptor replaces it.
+        NotInForce = "not_in_force",
         /// The limit counts requests in flight.
         Concurrency = "concurrency",
         /// The unit is not that of the limit's calendar.
@@ -61,7 +63,8 @@ impl RequestLimit {
     }
 }
 
-/// The limit at this position of a rule with the numbers of a limit of the request. `others` are the other limits in force.
+/// The limit at this position of a rule with the numbers of a limit of the request. `others` are the other limits that
+/// apply to the descriptor.
 ///
 /// # Errors
 /// When the limit cannot have these numbers.

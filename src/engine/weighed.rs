@@ -2,8 +2,10 @@
 
 use smallvec::SmallVec;
 
-use super::descriptor::Entry;
+use super::descriptor::{Entry, Hits};
 use super::policy::{Domain, Match, PolicySet, Rule};
+use super::request_limit::RequestLimit;
+use super::time::Window;
 use super::weigh::{Unweighable, WEIGHING_ENTRIES_MAX, Weigh};
 
 /// A descriptor as its rule counts it.
@@ -17,11 +19,18 @@ pub struct Weighed<'p> {
 }
 
 impl PolicySet {
-    /// The rule that a descriptor meets, and its factor. An entry by which the rule weighs is left out first. [mt-13]
+    /// The rule that a descriptor meets, and its factor. An entry by which the rule weighs is left out first. If the limit of the
+    /// request replaces the rule, the whole descriptor is matched, and has no factor. [mt-13]
     ///
     /// # Errors
-    /// When the descriptor has two such entries.
-    pub fn weigh<'p>(&'p self, domain: &'p Domain, entries: &[Entry<'_>]) -> Result<Weighed<'p>, Unweighable> {
+    /// When the descriptor has two such entries, and the rule is not replaced.
+    pub fn weigh<'p>(
+        &'p self,
+        domain: &'p Domain,
+        entries: &[Entry<'_>],
+        limit: Option<(Hits, Window)>,
+    ) -> Result<Weighed<'p>, Unweighable> {
+        let is_replaced = |rule: &Rule| limit.is_some() && rule.request_limit == RequestLimit::Replaces;
         let mut tried = SmallVec::<[&str; WEIGHING_ENTRIES_MAX]>::new();
         for (at, entry) in entries.iter().enumerate() {
             if !domain.weighs_by(entry.key) || tried.contains(&entry.key) {
@@ -32,6 +41,9 @@ impl PolicySet {
                 entries.iter().copied().filter(|other| other.key != entry.key).collect();
             let met = self.find(domain, &others);
             let Some(weigh) = weigh_of(&met).filter(|weigh| *weigh.entry == *entry.key) else { continue };
+            if met.rule.is_some_and(is_replaced) {
+                return Ok(Weighed { met: self.find(domain, entries), entry: None, by_default: false });
+            }
             if others.len() + 1 < entries.len() {
                 return Err(Unweighable::Twice(weigh.entry.clone()));
             }
@@ -40,7 +52,7 @@ impl PolicySet {
             return Ok(Weighed { met: Match { factor, ..met }, entry, by_default: own.is_none() });
         }
         let met = self.find(domain, entries);
-        let factor = weigh_of(&met).map(Weigh::default_factor);
+        let factor = weigh_of(&met).filter(|_| !met.rule.is_some_and(is_replaced)).map(Weigh::default_factor);
         Ok(Weighed { met: Match { factor, ..met }, entry: None, by_default: factor.is_some() })
     }
 

@@ -76,6 +76,11 @@ impl Settle {
         self.descriptors & group.bit() != 0
     }
 
+    /// Whether the receipt has a hold of the limit at this position, in this window of an override or of a request. [ov-4]
+    pub(super) fn has_overridden(&self, position: u8, window: Window) -> bool {
+        self.holds.iter().any(|hold| hold.overridden == Some(OverriddenLimit { position, window }))
+    }
+
     /// The most hits that the receipt can give back for each descriptor that settles: the hits of one key, divided by the
     /// number of these descriptors and rounded up. [cr-4]
     pub(super) fn most_hits_of_descriptor(&self) -> u64 {

@@ -101,7 +101,9 @@ impl OtherLimits<'_> {
             Self::Override(limits) => Some(&limits[position]),
             Self::Row(limits) => limits[position].as_ref(),
             Self::Numbers(numbers) if numbers.at == position => Some(&numbers.limit),
-            Self::Numbers(numbers) => limit_at(Some(numbers.rule), numbers.others.as_ref(), position),
+            // A limit with the same state does not apply.
+            Self::Numbers(numbers) => limit_at(Some(numbers.rule), numbers.others.as_ref(), position)
+                .filter(|other| other.id() != numbers.limit.id()),
         }
     }
 }
@@ -213,7 +215,7 @@ impl<'p> Matched<'p> {
             (None, None) => {}
         }
         if let (Some(numbers), Some(rule)) = (asked.limit, self.rule(group)) {
-            self.apply_request_limit(group, rule, numbers);
+            self.apply_request_limit(group, rule, numbers, request, replaced);
         }
         let met = &self.met[group.index()];
         let other = other_limits(&self.other_limits, group);
@@ -333,16 +335,35 @@ impl<'p> Matched<'p> {
 
     /// Uses the numbers of the request for a limit of the rule, before those of an override and of a row. [mt-10]
     #[cold]
-    fn apply_request_limit(&mut self, group: Group, rule: &'p Rule, numbers: (u32, Window)) {
-        let RequestLimit::Numbers { at, .. } = rule.request_limit else {
+    fn apply_request_limit(
+        &mut self,
+        group: Group,
+        rule: &'p Rule,
+        numbers: (u32, Window),
+        Request { query, reading, .. }: &Request<'_, '_>,
+        replaced: &[&str],
+    ) {
+        let RequestLimit::Numbers { at: named, .. } = rule.request_limit else {
             self.unused_limits.push(UnusedLimit::Ignored);
             return;
         };
-        let at = usize::from(at);
+        let at = usize::from(named);
+        let settle = query.settle.as_deref().filter(|settle| settle.has(group));
+        let is_met = |limit: &Limit| {
+            !is_replaced(limit.name.as_deref(), replaced)
+                && (reading.phase(limit).applies || limit.hold && settle.is_some())
+        };
+        if rule.limits.get(at).is_some_and(|limit| !is_met(limit)) {
+            self.unused_limits.push(UnusedLimit::NotInForce);
+            return;
+        }
+        // Another limit with this state did not apply to the opening: the receipt has no hold of it.
+        let is_opened = settle.is_some_and(|settle| settle.has_overridden(named, numbers.1));
         let place = self.other_limits.iter().position(|(of, _)| *of == group);
         let others = place.map(|place| self.other_limits.swap_remove(place).1);
         let in_force = (0..rule.limits.len()).filter(|position| *position != at);
         let in_force = in_force.filter_map(|position| limit_at(Some(rule), others.as_ref(), position));
+        let in_force = in_force.filter(|limit| is_met(limit) && (!is_opened || reading.phase(limit).applies));
         match with_request_numbers(&rule.limits, at, numbers, in_force) {
             Ok(limit) => {
                 self.rows.iter_mut().filter(|row| row.group == group).for_each(|row| row.is_unlimited = false);

@@ -64,7 +64,10 @@ impl TappedRequest<'_, '_, '_, '_> {
         let is_over = of_descriptor.any(|(_, outcome)| outcome.verdict.is_over());
         let verdict = match status.over {
             true if !plan.matched.modes.shadow => DescriptorVerdict::Over,
-            over if over || is_over => DescriptorVerdict::Shadow,
+            // A settle is never denied. [hd-5]
+            over if (over || is_over) && (plan.matched.modes.shadow || !self.query.settles(group)) => {
+                DescriptorVerdict::Shadow
+            }
             _ => DescriptorVerdict::Ok,
         };
         (Some(verdict), status.limit.as_ref().map(|_| status.remaining))

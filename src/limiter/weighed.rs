@@ -7,7 +7,6 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 use weir_engine::policy::Match;
-use weir_engine::request_limit::RequestLimit;
 use weir_engine::weighed::Weighed;
 use weir_engine::{Domain, Entry, Operation, PolicySet};
 use weir_lifecycle::Turns;
@@ -42,15 +41,11 @@ impl<'p, 'q> Weighing<'p, 'q> {
                 None => None,
             };
             let unweighed = |why| Unweighed { descriptor, why };
-            let weighed = in_force.policies.weigh(domain, asked.entries);
-            let (met, others) = match weighed.map_err(unweighed)? {
-                // Its limit is charged on its entries as they stand. [mt-6]
-                weighed if is_replaced(asked, &weighed) => (in_force.policies.find(domain, asked.entries), None),
-                Weighed { met, entry, by_default } => {
-                    self.by_default += u64::from(by_default);
-                    (met, entry.map(|entry| self.keep_others(asked.entries, entry)))
-                }
-            };
+            // A limit of the request is charged on the entries as they stand. [mt-6]
+            let weighed = in_force.policies.weigh(domain, asked.entries, asked.limit);
+            let Weighed { met, entry, by_default } = weighed.map_err(unweighed)?;
+            self.by_default += u64::from(by_default);
+            let others = entry.map(|entry| self.keep_others(asked.entries, entry));
             if let Some(factor) = met.factor {
                 asked.operation.weighed(factor).map_err(unweighed)?;
             }
@@ -83,15 +78,7 @@ impl<'p, 'q> Weighing<'p, 'q> {
 
 /// What a descriptor asks for, with weighed hits. If they cannot be weighed, as it was sent: the decision refuses it.
 pub(super) fn operation(policies: &PolicySet, domain: &Domain, asked: &DescriptorRequest<'_>) -> Operation {
-    match policies.weigh(domain, asked.entries) {
-        Ok(weighed) if !is_replaced(asked, &weighed) => weighed.met.factor,
-        _ => None,
-    }
-    .and_then(|factor| asked.operation.weighed(factor).ok())
-    .unwrap_or(asked.operation)
-}
-
-/// Whether a limit of the request replaces the rule. [mt-6]
-fn is_replaced(asked: &DescriptorRequest<'_>, weighed: &Weighed<'_>) -> bool {
-    asked.limit.is_some() && weighed.met.rule.is_none_or(|rule| rule.request_limit == RequestLimit::Replaces)
+    let weighed = policies.weigh(domain, asked.entries, asked.limit);
+    let factor = weighed.ok().and_then(|weighed| weighed.met.factor);
+    factor.and_then(|factor| asked.operation.weighed(factor).ok()).unwrap_or(asked.operation)
 }

@@ -179,6 +179,22 @@ fn no_case_waits_for_a_redis_that_failed_before() {
     }
 }
 
+/// [hd-5]
+#[test]
+fn a_settle_is_never_over_a_limit_on_trial() {
+    let policy = "domain: shop\ndescriptors:\n- key: user\n  rate_limits:\n  - {rate: 100/d, hold: true, name: h}\n\
+                  \x20 - {rate: 1/d, algorithm: sliding_window, shadow: true, name: t}\n";
+    let written = Written::new(
+        "domain: shop\ncases:\n- name: full\n  steps:\n\
+         \x20   - {ask: user=ann, receipt: first, expect: {trial: ok}}\n\
+         \x20   - {ask: user=ann, settle: first, used: 0, expect: {trial: ok}}\n\
+         \x20   - {ask: user=ann, expect: {trial: over}}\n",
+    );
+    written.write("shop.yaml", policy);
+    let (verdict, report) = ran(&written.tests());
+    assert_eq!(verdict, Verdict::Passed, "{report}");
+}
+
 #[test]
 fn states_outlive_a_swap_of_policies_unless_they_are_forgotten() {
     let text = r#"domain: shop

@@ -30,6 +30,10 @@ const fn per(requests: u32, unit: Unit) -> Limit {
     Some((requests, unit.window()))
 }
 
+fn two_days() -> Window {
+    Window::from_micros(2 * Unit::Day.window().us()).expect("a window")
+}
+
 fn policy(keys: &str, limits: &[&str]) -> String {
     let limits: String = limits.iter().map(|limit| format!("  - {{{limit}}}\n")).collect();
     format!("domain: shop\ndescriptors:\n- key: user\n  {keys}\n  rate_limits:\n{limits}")
@@ -228,6 +232,76 @@ fn numbers_that_a_limit_cannot_have_are_counted_and_the_rule_keeps_its_own() {
         let world = worlds.with(unlimited, Mode::Atomic);
         assert_eq!(left(&world, per(0, Unit::Hour)), u64::from(u32::MAX));
         assert_eq!(world.trials.take_unused(), [UnusedLimit::Unlimited]);
+    });
+}
+
+/// [mt-11] [te-1]
+#[test]
+fn numbers_apply_while_the_limit_with_their_state_is_outside_of_its_term() {
+    on_both(|worlds| {
+        let limits = ["rate: 10/day, name: n1", "rate: 10/2d, name: n2, from: '2041-01-03T01:00:00Z'"];
+        let world = worlds.with(&policy("request_limit: numbers", &limits), Mode::Atomic);
+        let numbers = Some((5, two_days()));
+        let one = |limit: Limit| ask(&world, limit, Operation::Consume(1)).statuses[0].remaining;
+        assert_eq!((one(numbers), one(None)), (4, 9));
+        world.step(60 * MINUTE_US);
+        assert_eq!(one(numbers), 8, "the state of two days is charged once: n1 and n2 have 2 of 10");
+        assert_eq!(world.trials.take_unused(), [UnusedLimit::SameState]);
+    });
+}
+
+/// [mt-11] [mt-5]
+#[test]
+fn numbers_apply_while_another_descriptor_replaces_the_limit_with_their_state() {
+    let limits = policy("request_limit: numbers", &["rate: 10/day, name: n1", "rate: 10/2d, name: n2"]);
+    on_both(|worlds| {
+        for (replaced, expected, unused) in [("n2", 4, None), ("n1", 9, Some(UnusedLimit::NotInForce))] {
+            let other = format!("- {{key: r, rate_limit: {{rate: 99/day, replaces: [{{name: {replaced}}}]}}}}\n");
+            let world = worlds.with(&(limits.clone() + &other), Mode::Atomic);
+            let r = [Entry { key: "r", value: "1" }];
+            let of = |entries, limit| DescriptorRequest { entries, operation: Operation::Consume(1), limit };
+            let descriptors = [of(ANN, Some((5, two_days()))), of(&r, None)].into_iter().collect();
+            let query = Query { domain: "shop", caller: None, descriptors, settle: None };
+            let answer = world.decide(&query).expect("the store answers");
+            assert_eq!(answer.statuses[0].remaining, expected, "{replaced}");
+            assert_eq!(world.trials.take_unused(), Vec::from_iter(unused), "{replaced}");
+        }
+    });
+}
+
+/// [mt-11] [hd-7]
+#[test]
+fn a_hold_with_numbers_settles_beside_a_limit_of_its_state_outside_of_its_term() {
+    on_both(|worlds| {
+        let limits = ["rate: 10/day, hold: true, name: n1", "rate: 10/2d, hold: true, name: n2, TERM"];
+        let numbers = Some((9, two_days()));
+        for (used, expected) in [(1, 8), (6, 3)] {
+            let term = limits.map(|limit| limit.replace("TERM", "from: 2099-01-01"));
+            let text = policy("request_limit: numbers", &term.each_ref().map(|limit| &**limit));
+            let world = worlds.with(&text, Mode::Atomic);
+            let holds = ask(&world, numbers, Operation::Consume(4)).holds;
+            asked(&world, &[numbers], Operation::Consume(used), Some(&holds));
+            assert_eq!((left(&world, numbers), left(&world, None)), (expected, 10), "{used} of 4");
+        }
+        // The opening charges both limits of the rule. The term of one ends before the settle.
+        let term = limits.map(|limit| limit.replace("TERM", "until: '2041-01-03T01:00:00Z'"));
+        let text = policy("request_limit: numbers", &term.each_ref().map(|limit| &**limit));
+        let world = worlds.with(&text, Mode::Atomic);
+        let holds = ask(&world, numbers, Operation::Consume(4)).holds;
+        world.step(60 * MINUTE_US);
+        asked(&world, &[numbers], Operation::Consume(1), Some(&holds));
+        assert_eq!((left(&world, None), left(&world, numbers)), (9, 8));
+    });
+}
+
+/// [mt-11]
+#[test]
+fn numbers_for_a_limit_outside_of_its_term_are_counted_as_unused() {
+    on_both(|worlds| {
+        let limits = ["rate: 10/day, name: n1, from: 2099-01-01", "rate: 10/2d, name: n2"];
+        let world = worlds.with(&policy("request_limit: numbers", &limits), Mode::Atomic);
+        assert_eq!(left(&world, per(3, Unit::Day)), 10);
+        assert_eq!(world.trials.take_unused(), [UnusedLimit::NotInForce]);
     });
 }
 

@@ -237,3 +237,21 @@ fn a_limit_of_the_request_is_weighed_only_if_the_rule_stays() {
         }
     });
 }
+
+/// [mt-6] [mt-13] [mt-15]
+#[test]
+fn two_entries_of_the_weighing_key_are_not_refused_if_the_limit_of_the_request_replaces_the_rule() {
+    on_both(|worlds| {
+        let limit = Some((5, Unit::Hour.window()));
+        let texts = ["user=ann", "model=large", "model=small"];
+        let world = worlds.with(&policy("", &["rate: 100/day"]), Mode::Atomic);
+        for left in [4, 3] {
+            let answer = decided(&world, &[(&texts, Operation::Consume(1), limit)], None).expect("the store answers");
+            assert_eq!((&*answer.limits[0].name, answer.statuses[0].remaining), ("(request)", left));
+        }
+        for key in ["numbers", "ignored"] {
+            let world = worlds.with(&policy(&format!("request_limit: {key}"), &["rate: 100/day"]), Mode::Atomic);
+            decided(&world, &[(&texts, Operation::Consume(1), limit)], None).expect_err("the rule weighs");
+        }
+    });
+}

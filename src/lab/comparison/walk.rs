@@ -283,7 +283,7 @@ impl<'p> Walk<'_, 'p> {
     /// Adds the rules that a descriptor meets on both sides, and returns them.
     fn meet(&mut self, entries: &[(String, String)]) -> [Option<u32>; 2] {
         let sent = as_entries(entries);
-        let weighed = self.sides.map(|set| set.weigh(set.domain(self.domain)?, &sent).ok());
+        let weighed = self.sides.map(|set| set.weigh(set.domain(self.domain)?, &sent, None).ok());
         let is_weighed = weighed.iter().flatten().any(|weighed| weighed.entry.is_some());
         let rules = weighed.map(|weighed| Some(weighed?.met.rule?.id));
         if rules != [None, None] && self.met.insert(rules) {

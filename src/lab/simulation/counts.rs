@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
+use weir_engine::decision::deny;
 use weir_engine::observer::{Charged, DecisionResult, LimitOf, Observer, Tally};
 use weir_engine::policy::Domain;
-use weir_engine::{Limit, Micros, Operation, PolicySet};
+use weir_engine::{Limit, Micros, Operation, PolicySet, Role, Verdict};
 use weir_limiter::Answer;
 
 use super::keys::{Count, Keys};
@@ -39,6 +40,8 @@ struct Inner {
     /// Admitted requests, delayed ones among them, and denied ones.
     slots: Vec<[u64; 3]>,
     totals: Totals,
+    /// The limits of the current request, and whether they never admit its hits.
+    never: Vec<(Role, bool)>,
     retry_after: Spread,
     delay: Spread,
 }
@@ -98,6 +101,7 @@ impl Counts {
             timeline: Timeline::default(),
             slots: Vec::new(),
             totals: Totals::default(),
+            never: Vec::new(),
             retry_after: Spread::default(),
             delay: Spread::default(),
         };
@@ -123,6 +127,7 @@ impl Counts {
     pub(super) fn answered(&self, answer: Option<&Answer>) {
         let inner = &mut *self.0.inner.lock();
         inner.advance(self.0.now.load(Relaxed));
+        let never = deny(inner.never.drain(..));
         let slot = slot_of(&mut inner.slots, inner.timeline.slot());
         match answer {
             None => inner.totals.failed += 1,
@@ -131,7 +136,7 @@ impl Counts {
                 inner.totals.denied += 1;
                 match answer.retry_after {
                     Some(wait) => inner.retry_after.add(wait),
-                    None => inner.totals.never += u64::from(!waits_for_a_permit(answer)),
+                    None => inner.totals.never += u64::from(never),
                 }
             }
             Some(answer) => {
@@ -190,6 +195,7 @@ impl Inner {
             Operation::Peek | Operation::Refund(_) => 0,
         };
         let is_over = charged.outcome.verdict.is_over();
+        self.never.push((charged.charge.role, charged.outcome.verdict == Verdict::Never));
         let limit = &mut self.limits[at];
         if limit.count.requests == 0 && self.series < SERIES_MAX {
             self.series += 1;
@@ -235,10 +241,4 @@ impl Tally for Counts {
             self.0.inner.lock().totals.unmatched += u64::from(unmatched);
         }
     }
-}
-
-/// Whether a denied request without a wait would fit when a permit is released. [cc-4]
-fn waits_for_a_permit(answer: &Answer) -> bool {
-    let mut waits = answer.statuses.iter().filter_map(|status| status.detail?.fits_after);
-    waits.any(|wait| wait.is_bound)
 }

@@ -69,7 +69,7 @@ impl<'p> Hidden<'p> {
         let found = self.policies.domain(domain)?;
         let top = found.top();
         // A hidden value of an entry that only weighs has the default factor: taps show those with others. [mt-13]
-        let weighing = self.policies.weigh(found, entries).ok().and_then(|weighed| weighed.entry);
+        let weighing = self.policies.weigh(found, entries, None).ok().and_then(|weighed| weighed.entry);
         let entries: Vec<Entry<'_>> = entries.iter().copied().filter(|entry| Some(entry.key) != weighing).collect();
         let entries = &*entries;
         let of_kind = |entry: &Entry<'_>| if is_hidden(entry.value) { ANY_HIDDEN } else { entry.value }.to_owned();

@@ -279,7 +279,7 @@ impl Running<'_> {
 
 fn rule_of(load: &Load, domain: &str, asked: &DescriptorRequest<'_>) -> Option<u32> {
     let domain = load.policies.domain(domain)?;
-    let rule = load.policies.weigh(domain, asked.entries).ok()?.met.rule?;
+    let rule = load.policies.weigh(domain, asked.entries, asked.limit).ok()?.met.rule?;
     (asked.limit.is_none() || rule.request_limit != RequestLimit::Replaces).then_some(rule.id)
 }
 

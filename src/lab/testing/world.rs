@@ -41,14 +41,16 @@ impl Observer for Trials {
     fn loaded(&self, _: &PolicySet) -> Arc<dyn Tally> {
         self.0.clone()
     }
+
+    /// Not called for settles, which are never denied. [hd-5]
+    fn over(&self, charged: &Charged<'_>) {
+        self.0.is_over.fetch_or(charged.charge.limit.shadow, Ordering::Relaxed);
+    }
 }
 
 impl Tally for Trial {
     fn charged(&self, charged: &Charged<'_>) {
-        if charged.charge.limit.shadow {
-            self.is_met.store(true, Ordering::Relaxed);
-            self.is_over.fetch_or(charged.outcome.verdict.is_over(), Ordering::Relaxed);
-        }
+        self.is_met.fetch_or(charged.charge.limit.shadow, Ordering::Relaxed);
     }
 }
 

@@ -145,9 +145,9 @@ const LIMITS: Section = Section {
         counter("weir_unused_request_limits_total", &["reason"], "limits")
             .help("Limits of requests that had no effect on the limits of a rule, by reason.")
             .more("Of rules with [`request_limit`](policies.md#limits-of-the-request). The limits of the rule kept their numbers. `reason`: `ignored` \
-                   by the policy, `unlimited` or `concurrency` for a limit without a rate, `calendar` for another unit than that of the \
-                   limit's calendar, `bound` for numbers that the algorithm cannot have, `same_state` if another limit of the rule would \
-                   have the same state."),
+                   by the policy, `unlimited` or `concurrency` for a limit without a rate, `not_in_force` for a limit outside of its term or \
+                   replaced, `calendar` for another unit than that of the limit's calendar, `bound` for numbers that the algorithm cannot \
+                   have, `same_state` if another limit in force would have the same state."),
     ],
 };
 

@@ -657,3 +657,19 @@ fn a_tap_names_the_caller_if_callers_have_rights() {
     let line = tap.next();
     assert_eq!((&line["caller"], &line["verdict"]), (&json!("edge"), &json!("ok")), "{line}");
 }
+
+/// [hd-5]
+#[test]
+fn a_settle_on_a_full_limit_is_ok() {
+    let policy = "domain: shop\ndescriptors:\n- key: user\n  rate_limits:\n  - {rate: 100/d, hold: true, name: h}\n\
+                  \x20 - {rate: 1/d, algorithm: sliding_window, name: t}\n";
+    for (settings, verdict) in [(&[][..], "ok"), (&["shadow_mode=on"], "shadow")] {
+        let served = Served::start(policy, settings);
+        let (mut tap, _) = Tap::open(served.at.admin, "");
+        ask(&served, "user", "ann");
+        assert_eq!(checked(&tap.next())[0]["verdict"], "ok");
+        let settle = rls::request("shop", &[("user", "ann"), ("weir.receipt", "none")]);
+        Client::connect(served.at.grpc).ask(settle).unwrap();
+        assert_eq!(checked(&tap.next())[0]["verdict"], verdict, "{settings:?}");
+    }
+}

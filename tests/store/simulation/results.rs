@@ -237,6 +237,38 @@ fn what_requests_use_decides_how_many_pass_and_not_what_they_hold() {
     assert_eq!(used, BTreeSet::from([Some(3), Some(4), Some(5)]));
 }
 
+/// [dt-2]
+#[test]
+fn a_request_that_never_fits_is_denied_for_ever_also_if_it_waits_for_a_permit() {
+    let written = Written::new();
+    let policy = "domain: shop\ndescriptors: [{key: a, rate_limit: 3/h}, {key: b, rate_limit: LIMIT}, \
+                  {key: q, quota_mode: true, rate_limit: 3/h}]\n";
+    let permits = "{algorithm: concurrency, requests_per_unit: 1, window: 60s}";
+    written.write("policies/shop.yaml", &policy.replace("LIMIT", permits));
+    let counted = |asks: &[&str]| {
+        let source = |ask: &&str| format!("{{ask: [{ask}], hits: 12, rate: 1/s}}");
+        let sources: Vec<String> = asks.iter().map(source).collect();
+        let text = format!("duration: 1s\ndomain: shop\nsources: [{}]\n", sources.join(", "));
+        let policies = &json(&written, &arguments(&written, &text)).1["policies"][0];
+        ["passed", "denied", "denied_for_ever"].map(|member| policies[member].as_u64().unwrap())
+    };
+    assert_eq!(counted(&["a=1", "b=1", "a=1, b=1"]), [1, 2, 2]);
+    assert_eq!(counted(&["b=1", "b=1"]), [1, 1, 0], "a permit can come back");
+    assert_eq!(counted(&["b=1", "q=1, b=1"]), [1, 1, 1], "its only quota never admits it");
+    assert_eq!(counted(&["q=1, q=2, b=1", "q=1, z=1"]), [0, 2, 2]);
+}
+
+/// [hd-2] [hd-8]
+#[test]
+fn a_hold_of_a_limit_of_0_counts_all_hits_of_its_estimate() {
+    let written = Written::new();
+    let policy = "domain: shop\ndescriptors: [{key: user, rate_limit: {rate: 0/d, hold: true}}]\n";
+    written.write("policies/shop.yaml", policy);
+    let source = "duration: 1s\ndomain: shop\nsources: [{ask: user=ann, rate: 1/s, hits: 3}]\n";
+    let limit = json(&written, &arguments(&written, source)).1["policies"][0]["limits"][0].clone();
+    assert_eq!((&limit["hits"], &limit["hits_over"]), (&3.into(), &3.into()));
+}
+
 #[test]
 fn too_many_requests_are_an_error() {
     let written = Written::new();
