@@ -33,6 +33,10 @@ impl Operation {
         }
     }
 
+    pub const fn is_refund(self) -> bool {
+        matches!(self, Self::Refund(_))
+    }
+
     /// Whether it adds hits to the state.
     pub const fn adds(self) -> bool {
         matches!(self, Self::Consume(_) | Self::Report(_))

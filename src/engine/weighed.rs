@@ -52,7 +52,7 @@ impl PolicySet {
             return Ok(Weighed { met: Match { factor, ..met }, entry, by_default: own.is_none() });
         }
         let met = self.find(domain, entries);
-        let factor = weigh_of(&met).filter(|_| !met.rule.is_some_and(is_replaced)).map(Weigh::default_factor);
+        let factor = if met.rule.is_some_and(is_replaced) { None } else { weigh_of(&met).map(Weigh::default_factor) };
         Ok(Weighed { met: Match { factor, ..met }, entry: None, by_default: factor.is_some() })
     }
 

@@ -52,9 +52,6 @@ struct Parts<'s, 'a> {
     ended: Vec<Part<'s, 'a>>,
     refunds: Refunds,
     denied: bool,
-    /// The descriptors whose store did not answer: all but those with `local`, and those that this denies. One bit each.
-    unanswered: u64,
-    denied_groups: u64,
     /// The charges that would have to be taken back.
     reserved: Reserved,
     /// The request must not be decided again, because a change cannot be taken back, or because a part settles holds. [hd-6]
@@ -164,8 +161,7 @@ impl Stores {
             }
             None => self.reserve(request, plan, &mut parts).await,
         }
-        let result = self.conclude(request, plan.matched, &mut parts).await;
-        (plan.unanswered, plan.denied_groups) = (parts.unanswered, parts.denied_groups);
+        let result = self.conclude(request, plan, &mut parts).await;
         let outcomes = parts.put_back(plan);
         plan.decision.denied = result?;
         plan.keep_decided(outcomes);
@@ -227,7 +223,7 @@ impl Stores {
     async fn conclude(
         self: &Arc<Self>,
         request: &Request<'_, '_>,
-        matched: &Matched<'_>,
+        plan: &mut Plan<'_, '_>,
         parts: &mut Parts<'_, '_>,
     ) -> Result<bool, StoreError> {
         if parts.failures().any(is_stale) {
@@ -240,7 +236,7 @@ impl Stores {
             }
             self.give_up_rows(request, parts);
         }
-        if let Err(error) = self.fall_back(request, matched, parts).await {
+        if let Err(error) = self.fall_back(request, plan, parts).await {
             if parts.reserved.undo_by(request.deadline).await && !parts.must_not_repeat {
                 return Err(error);
             }
@@ -294,9 +290,10 @@ impl Stores {
     async fn fall_back(
         &self,
         request: &Request<'_, '_>,
-        matched: &Matched<'_>,
+        plan: &mut Plan<'_, '_>,
         parts: &mut Parts<'_, '_>,
     ) -> Result<(), StoreError> {
+        let matched = plan.matched;
         let action_of = |group| matched.on_error(group).unwrap_or(self.options.on_error);
         let (mut is_error, mut unanswered, mut denied_groups) = (false, 0, 0);
         let mut apply = |group: Group, can_deny: bool, failure: &StoreError| {
@@ -316,10 +313,7 @@ impl Stores {
             for row in rows {
                 // A descriptor whose row has no limit has no charge. [rw-5]
                 if !planned.iter().any(|planned| planned.charge.origin.group == row.group) {
-                    let query = request.query;
-                    let is_refund = matches!(query.descriptor(row.group).operation, Operation::Refund(_));
-                    let can_deny = matched.can_deny(row.group) && !is_refund && !query.settles(row.group);
-                    apply(row.group, can_deny, failure);
+                    apply(row.group, matched.row_can_deny(row, request.query), failure);
                 }
             }
             for charged in planned.chunk_by_mut(|one, next| one.charge.origin.group == next.charge.origin.group) {
@@ -338,7 +332,7 @@ impl Stores {
         if is_error || (self.options.local.is_none() && needs_local) {
             return Err(parts.worst_failure());
         }
-        (parts.unanswered, parts.denied_groups) = (unanswered, denied_groups);
+        (plan.unanswered, plan.denied_groups) = (unanswered, denied_groups);
         parts.denied |= denied_groups != 0;
         if let Some(store) = &self.options.local
             && !local.is_empty()
@@ -373,7 +367,7 @@ impl Stores {
         let stands = request.mode == Mode::Atomic && !decision.denied;
         for (Planned { charge, outcome }, mut decided) in planned.into_iter().zip(decision.outcomes) {
             charge.origin.is_local = true;
-            if is_refund(charge) && refunds == Refunds::Last {
+            if charge.operation.is_refund() && refunds == Refunds::Last {
                 decided.verdict = Verdict::Within;
             }
             if let (Operation::Consume(_), Some(receipt), true) = (charge.operation, decided.receipt, stands) {
@@ -389,7 +383,8 @@ impl Stores {
     async fn refund(&self, request: &Request<'_, '_>, parts: &mut Parts<'_, '_>) {
         let refund = async |Part { store, planned, failure, .. }: &mut Part<'_, '_>| {
             let has_peeked = |charge: &Charge<'_>| failure.is_none() || charge.origin.is_local;
-            let is_due = |planned: &&mut Planned<'_>| is_refund(&planned.charge) && has_peeked(&planned.charge);
+            let is_due =
+                |planned: &&mut Planned<'_>| planned.charge.operation.is_refund() && has_peeked(&planned.charge);
             let mut refunds: Vec<_> = planned.iter_mut().filter(is_due).collect();
             let store = if failure.is_none() { Some(*store) } else { self.options.local.as_ref() };
             let (Some(store), false) = (store, refunds.is_empty()) else { return };
@@ -448,15 +443,7 @@ fn part_of<'p, 's, 'a>(parts: &'p mut Vec<Part<'s, 'a>>, store: &'s Arc<dyn Stor
 
 impl<'s, 'a> Parts<'s, 'a> {
     fn new(stores: &Arc<Stores>, refunds: Refunds) -> Self {
-        Self {
-            ended: Vec::new(),
-            refunds,
-            denied: false,
-            unanswered: 0,
-            denied_groups: 0,
-            reserved: Reserved::new(stores),
-            must_not_repeat: false,
-        }
+        Self { ended: Vec::new(), refunds, denied: false, reserved: Reserved::new(stores), must_not_repeat: false }
     }
 
     /// Adds a part whose call has ended.
@@ -549,10 +536,6 @@ impl Refunds {
 
 fn is_quota(charge: &Charge<'_>) -> bool {
     charge.role == Role::Quota
-}
-
-fn is_refund(charge: &Charge<'_>) -> bool {
-    matches!(charge.operation, Operation::Refund(_))
 }
 
 /// Whether the store does not have the row that was sent. [rw-2]

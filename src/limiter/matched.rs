@@ -456,12 +456,17 @@ impl<'p> Matched<'p> {
 
     /// Whether a charge can deny the request: by its store, or by `on_error`, which no open quota prevents. [st-4]
     pub(super) fn charge_can_deny(&self, charge: &Charge<'_>) -> bool {
-        !self.modes.shadow && charge.origin.role != Role::Shadow && !matches!(charge.operation, Operation::Refund(_))
+        self.can_deny(charge.origin.role, charge.operation)
     }
 
-    /// Whether a descriptor without charges can be denied because of a missing answer.
-    pub(super) fn can_deny(&self, group: Group) -> bool {
-        !self.modes.shadow && self.rule(group).is_some_and(|rule| rule.role != Role::Shadow)
+    /// Whether `on_error` can deny a descriptor whose row has no limit, so that it has no charge. [st-4]
+    pub(super) fn row_can_deny(&self, row: &MatchedRow, query: &Query<'_>) -> bool {
+        let denies = |rule: &Rule| self.can_deny(rule.role, query.descriptor(row.group).operation);
+        !query.settles(row.group) && self.rule(row.group).is_some_and(denies)
+    }
+
+    fn can_deny(&self, role: Role, operation: Operation) -> bool {
+        !self.modes.shadow && role != Role::Shadow && !operation.is_refund()
     }
 
     pub(super) fn rule(&self, group: Group) -> Option<&'p Rule> {

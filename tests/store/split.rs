@@ -233,6 +233,8 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 const ONE: Operation = Operation::Consume(1);
+/// What a request asks.
+type Asked<'a> = &'a [(&'a str, &'a str, Operation)];
 
 #[test]
 fn a_request_that_one_slot_denies_charges_none() {

@@ -72,9 +72,10 @@ pub(super) fn observe<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Observed<'p
         let tops = [old.domain(name).map(Domain::top), new.domain(name).map(Domain::top)];
         walk.pair(tops);
         // Each rule of a domain that only one side has was met.
-        let of_both = tops.iter().all(Option::is_some);
-        for key in walk.weighing.clone().into_keys().filter(|_| of_both) {
-            walk.weighed(key, tops, tops, false);
+        if tops.iter().all(Option::is_some) {
+            for key in walk.weighing.clone().into_keys() {
+                walk.weighed(key, tops, tops, false);
+            }
         }
         walk.note_unknown();
     }
@@ -186,15 +187,16 @@ impl<'p> Walk<'_, 'p> {
         if ![0, 1].into_iter().any(|side| without[side].is_some_and(|place| self.leads_to_weigh(side, place, key))) {
             return;
         }
+        let split = |[a, b, c, d]: [Option<Place<'p>>; 4]| ([a, b], [c, d], has_entry);
         for other in keys(&all).into_iter().filter(|other| *other != key) {
             let is_same_key = matches!(without, [Some(old), Some(new)] if self.is_same_key(old, new, other, Some(key)));
             if !is_same_key || has_key_patterns(&without) {
                 let found = classes(Values::All, &all, other, self.budget);
-                self.descend_weighed(key, &without, found, |[a, b, c, d]| ([a, b], [c, d], has_entry), Some(other));
+                self.descend_weighed(key, &without, found, split, Some(other));
             }
         }
         let found = classes_of_other_keys(&all, self.budget);
-        self.descend_weighed(key, &without, found, |[a, b, c, d]| ([a, b], [c, d], has_entry), None);
+        self.descend_weighed(key, &without, found, split, None);
         if has_entry {
             return;
         }
@@ -243,17 +245,16 @@ impl<'p> Walk<'_, 'p> {
         self.entries = entries;
     }
 
-    fn rule_that_weighs(&self, side: usize, place: Place<'p>, key: &str) -> Option<u32> {
-        let weighs =
-            |id: &u32| self.sides[side].rules()[*id as usize].weigh.as_ref().is_some_and(|by| *by.entry == *key);
-        place.rule().filter(weighs)
+    fn weighs_by(&self, side: usize, place: Place<'p>, key: &str) -> bool {
+        let weigh = place.rule().and_then(|id| self.sides[side].rules()[id as usize].weigh.as_ref());
+        weigh.is_some_and(|weigh| *weigh.entry == *key)
     }
 
     fn leads_to_weigh(&mut self, side: usize, place: Place<'p>, key: &'p str) -> bool {
         if let Some(known) = self.leads_to_weigh.get(&(place.address(), key)) {
             return *known;
         }
-        let leads = self.rule_that_weighs(side, place, key).is_some()
+        let leads = self.weighs_by(side, place, key)
             || !place.key_patterns().is_empty()
             || place
                 .keys()
@@ -355,9 +356,7 @@ impl<'p> Walk<'_, 'p> {
         }
         let [before, now] = self.rules([old.rule(), new.rule()]);
         let is_same = match (by, before, now) {
-            (Some(by), ..) => {
-                self.rule_that_weighs(0, old, by).is_some() == self.rule_that_weighs(1, new, by).is_some()
-            }
+            (Some(by), ..) => self.weighs_by(0, old, by) == self.weighs_by(1, new, by),
             (None, Some(before), Some(now)) => {
                 before.path == now.path && before.spec == now.spec && self.are_same_levels(before, now)
             }

@@ -101,7 +101,7 @@ impl Record {
             entries: entries.collect(),
             hits: hits_of(is).filter(|own| *own != hits),
             limit: is.limit.and_then(limit),
-            refund: matches!(is.operation, Operation::Refund(_)),
+            refund: is.operation.is_refund(),
             look: is.operation == Operation::Peek && !is.settles,
             settle: is.settles,
             held: is.held,

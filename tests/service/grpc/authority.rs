@@ -78,7 +78,7 @@ fn every_text_of_an_authority_is_accepted() {
     assert_eq!(reset, Some(0));
 }
 
-/// Lines of closed connections named the listener `grpc`, whatever its name was.
+/// Lines of closed connections named each listener `grpc`, although the setting gave it another name.
 #[test]
 fn lines_and_counts_of_connections_have_the_name_of_their_listener() {
     let policies = PolicyDirectory::with_file("shop.yaml", POLICY);

@@ -201,8 +201,6 @@ fn each_share_is_reported_once_on_every_schedule_without_taking_back() {
     }
 }
 
-type Asked<'a> = &'a [(&'a str, &'a str, Operation)];
-
 /// The roles that alerts show.
 #[derive(Clone, Default)]
 struct Roles(Arc<Mutex<Vec<Role>>>);

@@ -113,8 +113,6 @@ impl Tally for Seen {
 
 /// What a case changes about a limiter.
 type Change = fn(Options) -> Options;
-/// What a request asks.
-type Asked<'a> = &'a [(&'a str, &'a str, Operation)];
 
 /// A replica on a store that others may use too.
 struct Replica {
