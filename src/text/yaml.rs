@@ -728,6 +728,21 @@ mod tests {
         assert_eq!(beside("a: 'x # y' # why\nb: ['# 1', # and\n  '# 2']\n"), [1, 2]);
     }
 
+    /// A file of 2 MiB in one line of marks was read for minutes.
+    #[test]
+    fn a_line_of_hash_marks_is_not_read_again_for_each() {
+        let took = |marks: usize| {
+            let text = format!("a: '{}'\n", "#".repeat(marks));
+            let started = std::time::Instant::now();
+            assert_eq!(beside(&text), [0_u32; 0]);
+            started.elapsed()
+        };
+        // A busy machine can only make a run look slower, so the best of a few counts.
+        let few = (0..3).map(|_| took(10_000)).min().unwrap();
+        let many = (0..3).map(|_| took(200_000)).find(|&many| many < few * 100);
+        assert!(many.is_some(), "10,000 marks took {few:?}, twenty times as many over 100 times that");
+    }
+
     #[test]
     fn a_range_of_lines_has_the_comments_between_its_ends() {
         let document = parse("a: 1\nb: 2\nc: 3 # why\nd: 4\n");

@@ -50,8 +50,12 @@ struct Finder<'q> {
 impl Finder<'_> {
     /// The part of a line before its comment, if it has one. A comment begins at the start of a line or after a blank.
     fn before_comment<'l>(&mut self, line: &'l str, number: u32) -> Option<&'l str> {
+        let (mut column, mut from) = (1_usize, 0);
         for (at, _) in line.match_indices('#') {
-            let column = u32::try_from(line[..at].chars().count() + 1).unwrap_or(u32::MAX);
+            // From the mark before: a line of many marks would be counted again for each.
+            column += line[from..at].chars().count();
+            from = at;
+            let column = u32::try_from(column).unwrap_or(u32::MAX);
             let begun = self.quotes.iter().take_while(|quote| quote.start <= Position { line: number, column }).count();
             self.quoted += self.quotes[..begun].iter().map(|quote| quote.marks).sum::<usize>();
             self.quotes = &self.quotes[begun..];
