@@ -196,7 +196,7 @@ fn tests(bytes: &[u8]) {
 
 /// Tests, traffic, overlays and callers.
 fn test_files() -> Vec<Vec<u8>> {
-    let bytes = 512 * KIB;
+    let bytes = 256 * KIB;
     let aliased =
         format!("a: &a [{}x]\noverlays:\n- {{domain: d, descriptors: [a], metadata: {{a: [", "x,".repeat(1_000));
     let overlay = "- {domain: d, descriptors: [a], on_error: deny}\n";
@@ -204,7 +204,7 @@ fn test_files() -> Vec<Vec<u8>> {
     let caller = |n: usize| {
         format!("- {{name: c{n}, certificates: [c{n}.x, 'spiffe://x/{n}/*'], domains: [d{n}], may: [peek]}}\n")
     };
-    let callers = format!("callers:\n{}", (0..5_000).map(caller).collect::<String>());
+    let callers = format!("callers:\n{}", (0..2_500).map(caller).collect::<String>());
     let others = vec![many(&aliased, "*a,", "*a]}}", bytes), overlays.into_bytes(), callers.into_bytes()];
     [yaml(bytes), others].concat()
 }
@@ -245,9 +245,9 @@ fn override_lines() -> Vec<Vec<u8>> {
         )
     };
     vec![
-        many("", "\n", "", 2 * MIB),
-        many("", "{}\n", "", 2 * MIB),
-        (0..2 * MIB / line(0).len()).flat_map(|n| line(n).into_bytes()).collect(),
+        many("", "\n", "", MIB),
+        many("", "{}\n", "", MIB),
+        (0..MIB / line(0).len()).flat_map(|n| line(n).into_bytes()).collect(),
         many("{\"domain\":\"\",\"descriptor\":[", "[\"\",\"\"],", "[\"\",\"\"]]}", 8 * 1_024),
     ]
 }
@@ -283,9 +283,9 @@ fn row_posts() -> Vec<Vec<u8>> {
     let head = "{\"domain\":\"\",\"descriptor\":\"";
     let limit = "{\"requests\":1,\"window_us\":1000}";
     vec![
-        many("", "{}\n", "", 4 * MIB),
-        many(head, "a=,", "a=\",\"plan\":\"\"}", 4 * MIB),
-        many(&format!("{head}a=\",\"limits\":["), &format!("{limit},"), &format!("{limit}]}}"), 4 * MIB),
+        many("", "{}\n", "", MIB),
+        many(head, "a=,", "a=\",\"plan\":\"\"}", MIB),
+        many(&format!("{head}a=\",\"limits\":["), &format!("{limit},"), &format!("{limit}]}}"), MIB),
     ]
 }
 
@@ -334,7 +334,7 @@ fn decoders() -> Vec<Decoder> {
         Decoder { name: "a request by `POST /json`", decode: json_request, inputs: json_requests() },
         Decoder { name: "a receipt", decode: receipt, inputs: receipts() },
         Decoder { name: "the resources of an xDS response", decode: resources, inputs: resource_contents() },
-        Decoder { name: "policy files", decode: policies, inputs: yaml(512 * KIB) },
+        Decoder { name: "policy files", decode: policies, inputs: yaml(256 * KIB) },
         Decoder { name: "a file of tests, of traffic, of overlays or of callers", decode: tests, inputs: test_files() },
         Decoder { name: "a record, an access log", decode: lines, inputs: line_files() },
         Decoder { name: "overrides in the store", decode: overrides, inputs: override_lines() },
