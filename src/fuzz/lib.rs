@@ -216,7 +216,7 @@ mod tests {
     use std::path::Path;
 
     /// Mutated inputs for each target; `WEIR_FUZZ_INPUTS` sets another number.
-    const INPUTS: u64 = 3_000;
+    const INPUTS: u64 = 1_500;
     const INPUT_BYTES_MAX: usize = 4 * 1_024;
     const CHANGES_MAX: usize = 6;
 

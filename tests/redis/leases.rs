@@ -13,7 +13,7 @@ use crate::support::wait::{PATIENCE, until};
 use crate::support::{rls, seen};
 
 /// Trials of a usual run. `WEIR_LEASE_TRIALS` makes another number.
-const TRIALS: usize = 20;
+const TRIALS: usize = 12;
 const REPLICAS: usize = 3;
 const LIMIT: usize = 500;
 const LEASE: Duration = Duration::from_millis(300);
@@ -194,7 +194,7 @@ impl Step {
 fn a_step_of_the_clock_of_redis_admits_what_leases_have_left_at_most() {
     let Some((clock, redis)) = SteppedClock::start() else { return };
     let bench = Bench::on(redis, "redis.timeout=10s", STEPPED_REPLICAS);
-    for trial in 0..4 {
+    for trial in 0..2 {
         // Forward from the second half of a window into the next one, and back from the first half into the one before.
         let (was_ahead, is_ahead, at) = if trial % 2 == 0 { (0, 1, 1_050..1_350) } else { (1, 0, 250..550) };
         let value = format!("trial-{trial}");

@@ -1,5 +1,6 @@
 //! The steps that scripts/test leaves out: each runs if a file changes that it reads.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -39,8 +40,8 @@ fn a_step_runs_if_a_file_changes_that_its_script_names() {
     for (step, script) in scripts {
         let text = fs::read_to_string(repository().join(script)).unwrap();
         let words = text.split(|character: char| !(character.is_alphanumeric() || "/._-".contains(character)));
-        let mut named: Vec<&str> = words.filter(|word| is_read(word)).collect();
-        named.push(script);
+        let mut named: BTreeSet<&str> = words.filter(|word| is_read(word)).collect();
+        named.insert(script);
         for file in named {
             assert!(
                 affected(&[file]).iter().any(|affected| affected == step),
