@@ -32,8 +32,8 @@ pub enum PolicyError {
     )]
     TooManySteps(String),
     #[error(
-        "{0:?} has one of more than {INNER_MAX} texts between stars that end with one another, in wildcards of its key: \
-         the maximum is {INNER_MAX}"
+        "{0:?} has the longest of more than {INNER_MAX} texts between two *, in wildcards of its key, where each ends with \
+         the next shorter one, such as cba, ba and a: the maximum is {INNER_MAX}"
     )]
     TooManyInner(String),
     /// A rule weighs hits in a way that contradicts the rules of its domain. `by` is the id of the rule that weighs. [mt-14]

@@ -15,7 +15,8 @@ use super::trie::{Finder, NONE, ROOT, Trie};
 
 /// The most steps that one value can take through the wildcards of a key at one level: 0.6 ms of a core.
 pub const STEPS_MAX: usize = 32_768;
-/// The most texts between stars that end with one another: each can end at the same byte of a value.
+/// The most texts between stars where each ends with the next shorter one, such as cba, ba and a: all of them can end at
+/// the same byte of a value.
 pub const INNER_MAX: usize = 16;
 /// Up to this many wildcards are compared one after the other, which takes no longer than an automaton, ...
 pub(super) const COMPARED_MAX: usize = 8;

@@ -91,7 +91,7 @@ mapping! {
         VALUE: Option<String> = "value", form(|| bounded_text(0, VALUE_BYTES_MAX), |reader, fields, key| {
             reader.text(fields, key, reader.bounds().value_bytes)
         }), "any value", "{key: path, value: /pay/*, rate_limit: 10/s}";
-        /// list of texts; the descriptor matches each of them
+        /// list of texts; the descriptor matches if the value of the entry is one of these texts
         VALUES: Option<Vec<Box<str>>> = "values", form(values, method!(values)), "any value",
             "{key: plan, values: [gold, silver], rate_limit: 10/s}";
         /// a network, or a list of networks, of IPv4 or IPv6
@@ -116,7 +116,7 @@ mapping! {
         ON_ERROR: Option<OnError> = "on_error", super::ON_ERROR, "that of the domain", "{key: user, on_error: local, rate_limit: 10/s}";
         /// true or false; if true, all values that match this descriptor share one state
         SHARE_THRESHOLD: bool = "share_threshold", FLAG, "`false`", "{key: path, value: /img/*, share_threshold: true, rate_limit: 10/s}";
-        /// true or false; if true, statistics of this rule are named by the values of the request
+        /// true or false; if true, the values of the request become part of the names of the statistics of this rule
         DETAILED_METRIC: bool = "detailed_metric", FLAG, "`false`", "{key: user, detailed_metric: true, rate_limit: 10/s}";
         /// true or false; if true, the request's value replaces the rule's value in the names of the statistics of this rule
         /// and of the rules below
@@ -127,8 +127,8 @@ mapping! {
         /// mapping; each descriptor can have [a row](#rows) with a plan, or its own numbers
         ROWS: Option<(Position, NodeId)> = "rows", node(|| reference("rows")), "none",
             "{key: tenant, rows: {default: free}, rate_limit: 10/s}";
-        /// `replaces`, `ignored`, `numbers`, or [a mapping](#limits-of-the-request) with the name of a limit: what a limit that a
-        /// request sends does
+        /// `replaces`, `ignored`, `numbers`, or [a mapping](#limits-of-the-request) with the name of a limit: what weir does with a limit that a
+        /// request contains
         REQUEST_LIMIT: Option<(&'static str, Option<String>)> = "request_limit", super::REQUEST_LIMIT, "`replaces`",
             "{key: user, request_limit: numbers, rate_limit: 10/s}";
         /// mapping; hits are [multiplied](#weighed-hits) by a factor, which the value of an entry selects
@@ -177,7 +177,7 @@ mapping! {
         WINDOW: Option<Period> = "window", form(length, |reader, fields, key| {
             reader.parsed(fields, key, NAME_BYTES_MAX, Period::of_length)
         }), "none", "{window: 90s, requests_per_unit: 5}";
-        /// [short form](#short-forms), in place of the three above
+        /// [short form](#short-forms), in place of `requests_per_unit` and `unit` or `window`
         RATE: Option<String> = "rate", short_text(rate), "none", "{rate: 10/s, name: peak}", Needs::Hits, IN_FLIGHT;
         /// one of [the algorithms](#which-algorithm)
         ALGORITHM: Option<&'static str> = "algorithm", form(|| words(&Algorithm::NAMES), |reader, fields, key| {
@@ -194,7 +194,7 @@ mapping! {
             "only token_bucket can be refilled by interval";
         /// length of a sub-bucket; divides the window
         PRECISION: Option<Precision> = "precision", form(length, method!(precision)),
-            "a 60th of the window, or the smallest larger part of it in whole microseconds",
+            "the window divided by 60, or by the next smaller number that gives whole microseconds",
             "{rate: 600/min, algorithm: sliding_window, precision: 500ms}", Needs::Parameter("precision"),
             "only sliding_window counts in sub-buckets";
         /// `clock`: windows at multiples of their length since 1970; `first_hit`: a window begins at its first hit
@@ -216,7 +216,7 @@ mapping! {
         /// a [span of the week](#recurring-terms), or a list of at most 16; the limit applies only then
         DURING: Option<Arc<During>> = "during", form(spans, method!(during)), "at all times",
             "{rate: 5/s, during: Sun 02:00-06:00 Europe/Berlin}";
-        /// `hits`, or [`requests`](#count-requests): each request is one, with any number of hits
+        /// `hits`, or [`requests`](#count-requests): each request counts 1, regardless of its number of hits
         COUNTS: Option<&'static str> = "counts", form(|| words(&super::COUNTS), |reader, fields, key| {
             reader.choice(fields, key, &super::COUNTS)
         }), "`hits`", "{rate: 60/min, counts: requests}", Needs::Hits, "it counts permits, one for each request";
@@ -239,9 +239,9 @@ mapping! {
         /// [mapping](#amounts); the unit in which people read the hits
         AMOUNT: Option<Arc<Denomination>> = "amount", form(|| reference("amount"), method!(amount)), "shown as hits",
             "{rate: 10_000_000/day, amount: {in: usd, scale: 1_000_000}}", Needs::Hits, "it counts permits, which are no amount";
-        /// length from `10ms` to `1s`: for a [hot key](#leases), a replica takes hits in advance, and admits requests with these hits without asking Redis
+        /// length from `10ms` to `1s`: for a [hot key](#leases), a replica charges hits in advance. It then admits requests with these hits, without asking Redis
         LEASE: Option<Lease> = "lease", form(length, method!(lease)),
-            "none: every request asks", "{rate: 100_000/min, lease: 100ms}", Needs::Steps,
+            "none: weir asks Redis for each request", "{rate: 100_000/min, lease: 100ms}", Needs::Steps,
             "only fixed_window and sliding_window count in steps, so only they can charge hits ahead";
         /// mapping of the names of plans to a rate, or to `unlimited`; needs [`rows`](#rows) beside the limit
         PLANS: Vec<PlanAt> = "plans", form(|| {
@@ -284,7 +284,7 @@ mapping! {
         ENTRY: Option<String> = "entry", form(|| bounded_text(1, KEY_BYTES_MAX), |reader, fields, key| {
             reader.text(fields, key, reader.bounds().key_bytes)
         }), "required", "{entry: model, by: {large: 30, small: 1}, default: 10}";
-        /// mapping of at most 1,024 values, without wildcards, to factors: whole numbers from 1
+        /// mapping of values to factors. At most 1,024 values, without wildcards. A factor is a whole number from 1
         BY: Option<Vec<(Box<str>, u32)>> = "by", form(|| json!({
             "type": "object", "minProperties": 1, "maxProperties": FACTORS_MAX,
             "additionalProperties": number(1, u32::MAX.into()),
@@ -306,7 +306,7 @@ mapping! {
     pub(crate) mod amount = "an amount" {
         /// text of 1 to 16 letters, digits, `-` and `_`; the name of the unit
         IN: Option<String> = "in", short_text(unit_name), "required", "{in: usd, scale: 1_000_000}";
-        /// power of ten from 1 to 1,000,000,000; the hits of one unit
+        /// power of ten from 1 to 1,000,000,000; the number of hits in one unit
         SCALE: Option<u32> = "scale", form(|| number(1, SCALE_MAX),
             method!(scale)), "required", "{in: eur, scale: 100}";
     }

@@ -248,7 +248,7 @@ pub fn read(path: &Path) -> Result<TestFile, Problems> {
     parse(&name, &text, path.parent().unwrap_or(Path::new("")))
 }
 
-/// Reads the text of a file of tests. Paths of policies are below `directory`.
+/// Reads the text of a file of tests. Paths are relative to `directory`.
 ///
 /// ```
 /// use std::path::Path;

@@ -138,7 +138,7 @@ pub fn read(path: &Path) -> Result<TrafficFile, Problems> {
     parse(&name, &text, path.parent().unwrap_or(Path::new("")))
 }
 
-/// Reads the text of a file of traffic. The path of a log is below `directory`.
+/// Reads the text of a file of traffic. Paths are relative to `directory`.
 ///
 /// ```
 /// use std::path::Path;

@@ -39,7 +39,7 @@ codes! {
     /// A key that has no effect in its place.
     IgnoredKey = "ignored_key", "remove the key, or move it to a place where it has an effect";
     /// A mapping with a key twice: later values win.
-    KeyTwice = "key_twice", "keep one of the two";
+    KeyTwice = "key_twice", "keep only one of the two keys";
     /// A second YAML document, which is not read.
     SecondDocument = "second_document", "give each document its own file";
     /// A number in octal, hexadecimal or binary, which other programs could read as another number.
@@ -57,7 +57,7 @@ codes! {
     /// `descriptors` is absent or has no value, so the file limits nothing.
     NoDescriptors = "no_descriptors", "write the descriptors, or descriptors: [] for a domain without limits";
     /// A key without a value, which has no effect, or an empty `value`, which matches every value.
-    EmptyValue = "empty_value", "write a value, or remove the key; to match the empty value write regex: ^$";
+    EmptyValue = "empty_value", "write a value, or remove the key. To match the empty value, write regex: ^$";
     /// Windows of a month, a week or a year that do not follow the calendar.
     NoCalendar = "no_calendar", "write calendar: true, or calendar: false if no calendar is meant";
     /// A rate such as `5000/m`, which can be meant for a month.
@@ -65,12 +65,12 @@ codes! {
     /// A name in `replaces` that no limit of the domain has.
     ReplacesNothing = "replaces_nothing", "correct the name, or remove replaces";
     /// A descriptor that no value matches, because other descriptors match all of its values first.
-    NeverMet = "never_met", "remove one of the two; if both have values, move the descriptor before the other";
+    NeverMet = "never_met", "remove this descriptor or the other one. If both have values, you can also move this descriptor before the other one";
     /// A regular expression that no value matches.
     MatchesNothing = "matches_nothing", "correct the regular expression, or remove the descriptor";
     /// A descriptor that lacks the `weigh` of another one, or matches values before it and lacks a limit that is nested in it.
     HidesBelow = "hides_below",
-        "write the nested limits or the weigh of the other descriptor here too, or unlimited: true for no limit";
+        "copy the nested limits or the weigh of the other descriptor to this descriptor. If no limit is meant, write unlimited: true";
     /// A descriptor that has no limit, and whose nested descriptors have none.
     NoLimit = "no_limit",
         "write rate_limit: {unlimited: true} to let requests pass, or remove the descriptor";
@@ -79,7 +79,7 @@ codes! {
     /// A value that is compared as text and looks like a network.
     LooksLikeNetwork = "looks_like_network", "write cidr in place of value";
     /// A regular expression that is probably meant as a prefix.
-    LooksLikePrefix = "looks_like_prefix", "end it with .* to match all values with this prefix, or write value for only this one";
+    LooksLikePrefix = "looks_like_prefix", "end the expression with .* to match all values with this prefix, or write value in place of regex to match only this value";
     /// A key, value or domain that begins or ends with a blank.
     OuterBlank = "outer_blank", "remove the blank, unless requests have it too";
     /// A key, value or domain with curly quotes or no-break spaces.
@@ -93,7 +93,7 @@ codes! {
     /// A limit that never denies, because another one denies first.
     NeverDenies = "never_denies", "remove the limit that never denies, or correct the numbers";
     /// A limit of less than one unit of its amount.
-    SmallAmount = "small_amount", "write all hits of the limit: its amount times scale";
+    SmallAmount = "small_amount", "write the limit in hits: the amount times scale";
     /// A burst that takes more than a day to refill.
     SlowBurst = "slow_burst", "write a smaller burst, or a higher rate";
     /// A `leaky_bucket` whose waits no caller learns.
@@ -105,13 +105,13 @@ codes! {
     /// A plan with the numbers of the default plan.
     SamePlan = "same_plan", "correct the numbers, or remove the plan";
     /// A rule that never denies, without a comment that explains it.
-    NoReason = "no_reason", "write the reason in a comment, in a line of the descriptor or above it";
+    NoReason = "no_reason", "write the reason in a comment: on a line of the descriptor, or on the line above the descriptor";
     /// A key whose spelling is similar to another key of the domain.
     AlikeKey = "alike_key", "use one spelling, or names that differ by more than a letter";
     /// A domain whose spelling is similar to another domain.
     AlikeDomain = "alike_domain", "use one spelling, or names that differ by more than a letter";
     /// An overlay that no limit meets.
-    UnmetOverlay = "unmet_overlay", "correct domain, descriptors or name, or remove the overlay";
+    UnmetOverlay = "unmet_overlay", "correct the domain, descriptors or name of the overlay, or remove the overlay";
     /// An `allow_warnings` entry for a warning that does not exist.
     AllowsNothing = "allows_nothing", "remove the entry of allow_warnings";
 }

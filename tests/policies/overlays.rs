@@ -363,8 +363,8 @@ fn an_overlay_that_no_limit_meets_is_a_warning() {
     ];
     let expected = expected.map(|(line, why)| {
         format!(
-            "o.yaml:{line}:3: warning: no limit meets this overlay, because {why}: correct domain, descriptors or name, or remove \
-             the overlay [unmet_overlay]"
+            "o.yaml:{line}:3: warning: no limit meets this overlay, because {why}: correct the domain, descriptors or name of \
+             the overlay, or remove the overlay [unmet_overlay]"
         )
     });
     assert_eq!(texts, expected);

@@ -584,8 +584,9 @@ fn wildcards_that_cost_a_value_too_much_are_refused_with_their_place() {
     let keys = many(|i| format!("  - {{key: 'x*{i}*', value: y}}\n"), STEPS_MAX / 2 + 1);
     assert_eq!(refused(&keys), expected.replace("16390", "6").replace("a=*c*d*e*", "x*0*=y"));
     let inner = many(|i| format!("  - {{key: a, value: '*b*{}*'}}\n", "a".repeat(i + 1)), INNER_MAX + 1);
-    let expected = "p.yaml:22:5: \"d|b|a=*b*aaaaaaaaaaaaaaaaa*\" has one of more than 16 texts between stars that end with \
-                    one another, in wildcards of its key: the maximum is 16";
+    let expected = "p.yaml:22:5: \"d|b|a=*b*aaaaaaaaaaaaaaaaa*\" has the longest of more than 16 texts between two *, in \
+                    wildcards of its key, where each ends with the next shorter one, such as cba, ba and a: the maximum \
+                    is 16";
     // More wildcards than an automaton takes, none of which needs a search for a text in the middle.
     let others = many(|i| format!("  - {{key: a, value: 'p{i}*'}}\n"), PATTERNS_MAX);
     assert_eq!(refused(&format!("{inner}{others}")), expected);

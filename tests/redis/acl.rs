@@ -1,7 +1,7 @@
 //! The rights that an ACL user needs, as docs/stores.md gives them: enough for everything that weir asks of Redis,
 //! and not one command more. Not in here: what becomes of a user with fewer (redis/errors.rs).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,6 +41,41 @@ fn rights() -> Vec<String> {
     let (_, after) = page.split_once(BEFORE).expect("the page gives the rights");
     let (rights, _) = after.split_once("```").expect("in a block");
     rights.split_whitespace().map(str::to_owned).collect()
+}
+
+/// What needs a right in addition, by the right, as the page lists it.
+pub(crate) fn further_rights() -> BTreeMap<String, String> {
+    let page = page();
+    let (_, after) = page.split_once("the user needs more rights:\n\n").expect("the page gives further rights");
+    let (list, _) = after.split_once("\n\n").expect("in a list");
+    let list = list.replace("\n    ", " ");
+    let item = |line: &str| {
+        let (right, what) = line.strip_prefix("  - `")?.split_once("`: ")?;
+        Some((right.to_owned(), what.to_owned()))
+    };
+    list.lines().map(|line| item(line).unwrap_or_else(|| panic!("one right and what needs it: {line}"))).collect()
+}
+
+#[test]
+fn the_page_lists_each_further_right_with_what_needs_it() {
+    let scan = [
+        "[`GET /states`](admin.md#the-states-of-a-rule)",
+        "`weir rows list`",
+        "`weir rows export`",
+        "`weir rows prune`",
+        "the [count of rows](metrics.md#stores)",
+        "and the search for rows in a second Redis",
+    ];
+    let expected = [
+        ("+scan", scan.join(", ")),
+        ("+info", "the warning about eviction".to_owned()),
+        ("+select", "a database other than 0".to_owned()),
+        ("+role", "sentinels".to_owned()),
+        ("+cluster|slots", "a cluster".to_owned()),
+        ("+cluster|info", "a cluster".to_owned()),
+        ("+asking", "a cluster".to_owned()),
+    ];
+    assert_eq!(further_rights(), expected.map(|(right, what)| (right.to_owned(), what)).into());
 }
 
 /// Commands that the rights allow, as Redis counts them: `script|load`.
@@ -203,11 +238,6 @@ async fn rows_need_no_more_rights_than_decisions_and_lists_of_rows_need_scan() {
     assert_eq!(answer.statuses[0].limit.as_ref().expect("a limit").requests, 7);
     assert_eq!(limiter.show_states("shop", &of_acme).await.expect("states").len(), 1);
 
-    let page = page();
-    let (_, beyond) =
-        page.split_once("More rights are needed for some functions: `+scan` for").expect("the page gives the right");
-    let (beyond, _) = beyond.split_once(';').expect("and the next one");
-    assert!(beyond.contains("`weir rows list`, `export` and `prune`"), "{beyond}");
     let is_noperm = |refused: &RowRefused| {
         let text = refused.to_string();
         // It is no write, so nothing is said about a change.

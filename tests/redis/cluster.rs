@@ -24,6 +24,7 @@ use weir_store::redis::pipeline::{self, Options};
 use weir_store::redis::{Endpoint, Redis, RedisObserver};
 use weir_store::{Deciding as _, Inspected as _, Store, Undo};
 
+use crate::acl::further_rights;
 use crate::support::arbitrary::{START_US, bounds, config, fitting, limit, mode, operation, role};
 use crate::support::cluster::{Plan, RedisCluster, SLOTS};
 use crate::support::clustered::{Load, SHORT, daily, daily_log, hit, key_in, not_sent, open, store, used};
@@ -299,8 +300,9 @@ async fn a_user_with_the_documented_rights_is_enough() {
     let rule = page.split("ACL SETUSER weir on >secret").nth(1).unwrap().split("```").next().unwrap();
     let rule = rule.replace("~w1:*", "~weir:w1:*");
     let cluster = RedisCluster::start(&Plan { password: Some("geheim"), ..Plan::of(2) });
-    let more = page.split("`+role` behind sentinels, and").nth(1).unwrap();
-    let more: Vec<&str> = more.split('`').skip(1).step_by(2).take(3).collect();
+    let more = further_rights();
+    let more: Vec<&str> =
+        more.iter().filter(|(_, what)| *what == "a cluster").map(|(right, _)| right.as_str()).collect();
     for node in 0..2 {
         let mut words = vec!["ACL", "SETUSER", "weir", "on", ">secret"];
         words.extend(rule.split_whitespace());

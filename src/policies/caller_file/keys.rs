@@ -38,7 +38,7 @@ mapping! {
         /// list of rights: `charge`, `peek`, `refund`, `settle`, and `limits` for limits in the request
         MAY: Option<Vec<NodeId>> = "may", list(|| bounded_list(&words(&Right::NAMES), 1, Right::ALL.len())), "required",
             "may: [charge, peek]";
-        /// the most hits of one descriptor of a request, after [weighing](policies.md#weighed-hits), and the most that a settle gives back for it; 1 or more
+        /// the most hits for one descriptor in a request, after [weighing](policies.md#weighed-hits); also the most hits that a settle gives back for one descriptor; 1 or more
         HITS_MAX: Option<u32> = "hits_max", POSITIVE, "no bound", "hits_max: 100";
     }
 }

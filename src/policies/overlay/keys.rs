@@ -46,7 +46,7 @@ mapping! {
         DOMAIN: Option<String> = "domain", form(|| bounded_text(1, PATTERN_BYTES_MAX), |reader, fields, key| {
             reader.text(fields, key, PATTERN_BYTES_MAX)
         }), "required", "{domain: default/eg/*, descriptors: [\"**\"], rate_limit: {algorithm: gcra}}";
-        /// list of [patterns](#overlays), one for each descriptor from the outermost to the one with the limits
+        /// list of [patterns](#overlays), one for each descriptor: the outermost first, the descriptor with the limits last
         DESCRIPTORS: Option<Vec<NodeId>> = "descriptors", list(|| bounded_list(&bounded_text(1, PATTERN_BYTES_MAX), 1, PATTERNS_MAX)), "required",
             "{domain: shop, descriptors: [plan=gold, path=*], on_error: local}";
         /// the name of a limit; the overlay then applies only to this limit
@@ -58,27 +58,27 @@ mapping! {
         /// mapping of [keys of a rate limit](#rate-limits), or a [short form](#short-forms)
         RATE_LIMIT: Node = "rate_limit", node(|| reference("limit")), "none",
             "{domain: shop, descriptors: [user], rate_limit: {algorithm: sliding_window, lease: 100ms}}";
-        /// as in [a descriptor](#descriptors), for all limits there
+        /// as in [a descriptor](#descriptors), for all limits of the descriptor
         SHADOW_MODE = "shadow_mode", FLAG, "none", "{domain: shop, descriptors: [\"**\"], on_error: local}";
-        /// as in [a descriptor](#descriptors), for all limits there
+        /// as in [a descriptor](#descriptors), for all limits of the descriptor
         QUOTA_MODE = "quota_mode", FLAG, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits there
+        /// as in [a descriptor](#descriptors), for all limits of the descriptor
         ON_ERROR = "on_error", crate::form::ON_ERROR, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits there
+        /// as in [a descriptor](#descriptors), for all limits of the descriptor
         SHARE_THRESHOLD = "share_threshold", FLAG, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits there
+        /// as in [a descriptor](#descriptors), for all limits of the descriptor
         DETAILED_METRIC = "detailed_metric", FLAG, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits there
+        /// as in [a descriptor](#descriptors), for all limits of the descriptor
         VALUE_TO_METRIC = "value_to_metric", FLAG, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits there
+        /// as in [a descriptor](#descriptors), for all limits of the descriptor
         METADATA = "metadata", METADATA, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits there
+        /// as in [a descriptor](#descriptors), for all limits of the descriptor
         ROWS = "rows", node(|| reference("rows")), "none", "";
-        /// as in [a descriptor](#descriptors), for all limits there
+        /// as in [a descriptor](#descriptors), for all limits of the descriptor
         REQUEST_LIMIT = "request_limit", super::REQUEST_LIMIT, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits there
+        /// as in [a descriptor](#descriptors), for all limits of the descriptor
         WEIGH = "weigh", super::WEIGH, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits there
+        /// as in [a descriptor](#descriptors), for all limits of the descriptor
         ALLOW_WARNINGS = "allow_warnings", ALLOWED, "none", "";
     }
 }

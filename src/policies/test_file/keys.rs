@@ -40,7 +40,7 @@ const TEXT: Form<Option<String>> = form(text, |reader, fields, key| reader.text(
 
 mapping! {
     pub(crate) mod file = "a file of tests" {
-        /// a path below the directory of the file, or [texts](#policies-in-a-test)
+        /// a path relative to the directory of the file, or [texts](#policies-in-a-test)
         POLICIES: Node = "policies", super::POLICIES, "the directory of the file", "policies: ../policies";
         /// the domain of requests without `domain`
         DOMAIN: Option<String> = "domain", super::DOMAIN, "none", "domain: shop";
@@ -86,7 +86,8 @@ mapping! {
         REFUND: bool = "refund", FLAG, "`false`", "{ask: user=ann, hits: 5, refund: true}";
         /// true or false; if true, the request is a [peek](protocol.md#peek) and costs nothing
         LOOK: bool = "look", FLAG, "`false`", "{ask: user=ann, look: true}";
-        /// a [limit of the request](protocol.md#limit-of-the-request), in place of rules without another [`request_limit`](policies.md#limits-of-the-request)
+        /// a [limit of the request](protocol.md#limit-of-the-request). It replaces the rule, unless the [`request_limit`](policies.md#limits-of-the-request)
+        /// of the rule says otherwise
         LIMIT: Option<(u32, Window)> = "limit", super::LIMIT, "none", "{ask: user=ann, limit: 10/minute}";
         /// how often weir sends the request, at one instant
         TIMES: u32 = "times", form(|| number(1, ASKS_MAX), |reader, fields, key| {
@@ -100,18 +101,18 @@ mapping! {
         EVERY: Option<Micros> = "every", LENGTH, "one round", "{ask: user=ann, every: 1s, for: 10m}";
         /// repeats the step: `every: 1s, for: 10m` is 600 rounds. Afterwards the clock is 10 minutes later
         FOR: Option<Micros> = "for", LENGTH, "one round", "";
-        /// how long an admitted request takes. Then it settles its [holds and permits](semantics.md#holds-hd), with its hits
-        /// as the used hits
-        LASTS: Option<Micros> = "lasts", LENGTH, "it never settles", "{ask: user=ann, lasts: 5s}";
-        /// the used hits of each descriptor at the settle; with `lasts` or `settle`
-        USED: Option<u32> = "used", NUMBER, "its own hits", "{ask: user=ann, hits: 2000, lasts: 5s, used: 37}";
-        /// a name for the receipt, for [`settle`](#receipts). If the step sends several requests, the receipt of the last
-        /// admitted one
+        /// how long an admitted request takes. At the end, the request settles its [holds and permits](semantics.md#holds-hd).
+        /// Without `used`, its hits are the used hits
+        LASTS: Option<Micros> = "lasts", LENGTH, "the request never settles", "{ask: user=ann, lasts: 5s}";
+        /// only with `lasts` or `settle`: the used hits of each descriptor at the settle
+        USED: Option<u32> = "used", NUMBER, "the hits of the descriptor", "{ask: user=ann, hits: 2000, lasts: 5s, used: 37}";
+        /// a name for the receipt, which a later step can [settle](#receipts). If the step sends several requests, this is
+        /// the receipt of the last admitted request
         RECEIPT: Option<String> = "receipt", short_text(|| bounded_text(1, NAME_BYTES_MAX)), "none",
             "{ask: user=ann, hits: 2000, receipt: first}";
-        /// the name of a receipt that it [settles](#receipts), or `none` for a caller without a receipt
+        /// the name of the receipt that the request [settles](#receipts). `none`: the caller has no receipt
         SETTLE: Option<String> = "settle", short_text(|| bounded_text(1, NAME_BYTES_MAX)), "none", "{ask: user=ann, settle: none, used: 37}";
-        /// what the answers must be, see [expectations](#expectations); `refused` after a `swap`
+        /// what the answers must be, see [expectations](#expectations). With a `swap`, `refused` means that weir must refuse the policies
         EXPECT: Node = "expect", node(expect), "anything", "{ask: user=ann, expect: ok}";
         /// a length of time that passes
         WAIT: Option<Micros> = "wait", LENGTH, "none", "{wait: 59m59s}";
@@ -236,13 +237,14 @@ mapping! {
         LIMIT = "limit", EXPECTED_LIMIT, "none", "{limit: 3/hour}";
         /// the name that the response has for that limit, or `none`
         NAME = "name", super::NAME, "none", "{name: basic}";
-        /// its algorithm
+        /// the algorithm of that limit
         ALGORITHM = "algorithm", super::ALGORITHM, "none", "{algorithm: gcra}";
-        /// how many hits it would admit now
+        /// how many hits that limit would admit now
         REMAINING = "remaining", RANGE, "none", "{remaining: 2}";
         /// the time until the request would fit; if the limit is not exceeded, the time until the state is empty
         RESET = "reset", super::WAIT, "none", "{reset: <= 1h}";
-        /// one for each descriptor, in order: `ok`, `over`, or a mapping of `answer` and the keys above from `rule` to `reset`
+        /// a list with one status for each descriptor, in order. A status is `ok`, `over`, or a mapping that can contain `answer`,
+        /// `rule`, `limit`, `name`, `algorithm`, `remaining` and `reset`
         STATUSES: Option<Vec<NodeId>> = "statuses", list(|| list_of(&reference("status"))), "none",
             "{statuses: [ok, {answer: over, rule: card}]}";
     }

@@ -47,7 +47,7 @@ const OVERLAY: &str = "policies.overlay";
 pub(crate) type Given = Vec<(&'static str, String)>;
 
 impl FileReader<'_> {
-    /// The settings in `settings`, added to `above`. Paths are below `directory`.
+    /// The settings in `settings`, added to `above`. Paths are relative to `directory`.
     pub(crate) fn settings_of(&mut self, fields: &Fields, above: &Given, directory: &Path) -> Result<Given, Reported> {
         let mut given = above.clone();
         let (Some((at, node)), Some((_, id))) = (self.value(fields, file::SETTINGS), fields.get(file::SETTINGS)) else {

@@ -33,7 +33,7 @@ impl FileReader<'_> {
             Err(Reported) => self.asked_for(&fields, Err(Reported)),
         };
         let Some(path) = path? else {
-            return Err(self.report(fields.at, "no file: write the path of the log, below the directory of this file"));
+            return Err(self.report(fields.at, "no file: write the path of the log, relative to this file's directory"));
         };
         let Some(time) = time? else {
             return Err(self.report(fields.at, "no time: write the field of the log that has it, such as start_time"));

@@ -30,14 +30,14 @@ mapping! {
         DOMAIN = "domain", super::DOMAIN, "none", "domain: shop";
         /// settings that answers depend on, [as in tests](testing.md#settings). They apply to all policies
         SETTINGS: Node = "settings", super::SETTINGS, "the defaults", "settings: {charging: independent}";
-        /// the [rows](rows.md) of customers: the path of a [file](rows.md#files), relative to the directory, or its lines
-        /// after a `|`; at most 1,000,000. They apply to all policies. weir warns about rows that do not fit: their
-        /// customers have the default plan
+        /// the [rows](rows.md) of customers, at most 1,000,000: the path of a [file of rows](rows.md#files), relative to the
+        /// directory of the file of traffic, or the lines of a file of rows after a `|`. The rows apply to all policies. weir
+        /// warns about rows that do not fit the policies. Customers with such rows have the default plan
         ROWS = "rows", super::ROWS, "none", "rows: \"domain,user,plan\\nshop,ann,gold\\n\"";
         /// list of sources, at most 100
         SOURCES: Option<Vec<NodeId>> = "sources", list(|| bounded_list(&reference("source"), 1, SOURCES_MAX)), "none",
             "sources: [{ask: user=ann, rate: 1/s}]";
-        /// in place of `sources`, [a log of JSON lines](#envoys-access-log), and what its fields mean
+        /// in place of `sources`: where the [log of JSON lines](#envoys-access-log) is, and what its fields mean
         ACCESS_LOG: Node = "access_log", node(|| reference("access_log")), "none",
             "access_log: {file: access.log, time: start_time, domain: shop, ask: user=<x-user>}";
     }
@@ -45,7 +45,8 @@ mapping! {
 
 mapping! {
     pub(crate) mod source = "a source" {
-        /// a [descriptor](testing.md#descriptors), or a list of them. `<n>` in keys and values is the number of the key, from 1
+        /// a [descriptor](testing.md#descriptors), or a list of them. weir replaces `<n>` in a descriptor with a number from 1
+        /// to `keys`
         ASK: Node = "ask", super::ASK, "required", "{ask: user=u<n>, keys: 10, rate: 1/s}";
         /// as in a [step](testing.md#steps) of a test
         DOMAIN = "domain", super::DOMAIN, "as there", "{ask: user=ann, hits: 5, rate: 1/s}";
@@ -68,21 +69,21 @@ mapping! {
         }), "`constant`", "{ask: user=ann, rate: 1/s, arrivals: poisson}";
         /// the requests of a burst
         BURST: Option<u32> = "burst", NUMBER, "none", "{ask: user=ann, rate: 1/s, arrivals: bursts, burst: 20}";
-        /// how long an admitted request takes, or the shortest and the longest time, with all times between them
-        /// equally likely. Then it settles its [holds and permits](semantics.md#holds-hd)
+        /// how long an admitted request takes: a time, or a range in which all times are equally likely. At the end, the
+        /// request settles its [holds and permits](semantics.md#holds-hd)
         LASTS: Option<Spread> = "lasts", form(spread, |reader, fields, key| {
             reader.parsed(fields, key, NAME_BYTES_MAX, spread_of)
-        }), "it never settles", "{ask: user=ann, rate: 1/s, lasts: 1s..10s}";
-        /// the hits of each descriptor that it has used when it settles, or the fewest and the most, with all
-        /// numbers between them equally likely; with `lasts`
+        }), "the request never settles", "{ask: user=ann, rate: 1/s, lasts: 1s..10s}";
+        /// only with `lasts`: the used hits of each descriptor at the settle: a number, or a range in which all numbers are
+        /// equally likely
         USED: Option<(u32, u32)> = "used", form(|| reference("range"), |reader, fields, key| {
             reader.parsed(fields, key, NAME_BYTES_MAX, used)
-        }), "its own hits", "{ask: user=ann, hits: 2000, rate: 1/s, lasts: 5s, used: 10..500}";
+        }), "the hits of the descriptor", "{ask: user=ann, hits: 2000, rate: 1/s, lasts: 5s, used: 10..500}";
         /// when the source begins and ends, counted from the start
         FROM: Option<Micros> = "from", LENGTH, "all of `duration`", "{ask: user=ann, rate: 1/s, from: 5m}";
         /// when the source begins and ends, counted from the start
         UNTIL: Option<Micros> = "until", LENGTH, "all of `duration`", "";
-        /// how many keys the source has, all equally frequent; at most 5,000,000 in one file
+        /// how many keys the source has. All keys are equally frequent. All sources of a file together can have at most 5,000,000 keys
         KEYS: Option<u32> = "keys", form(|| number(1, KEYS_MAX.into()), |reader, fields, key| reader.number(fields, key, 1)), "`1`", "{ask: user=u<n>, keys: 10, rate: 1/s}";
     }
 }
@@ -114,7 +115,7 @@ fn used(text: &str) -> Result<(u32, u32), String> {
 
 mapping! {
     pub(crate) mod access_log = "an access log" {
-        /// the log, below the directory of the file
+        /// the path of the log, relative to the directory of the file of traffic
         FILE: Option<String> = "file", form(text, |reader, fields, key| reader.text(fields, key, VALUE_BYTES_MAX)), "required", "";
         /// the field of the time
         TIME: Option<String> = "time", short_text(text), "required", "";

@@ -107,10 +107,10 @@ fn check_prints_a_tree() {
       no descriptors: everything passes
 
     void.yml:1:9: warning: no descriptors: this file limits nothing, write descriptors: [] if that is meant [no_descriptors]
-    shop.yaml:6:9: warning: (path=/pay, method=POST) has no limit here, because the limit at shop.yaml:11:13 is below the key alone at shop.yaml:9:9: write the nested limits or the weigh of the other descriptor here too, or unlimited: true for no limit [hides_below]
-    shop.yaml:14:5: warning: (tenant=t9, path=/pay) has no limit here, because the limit at shop.yaml:6:9 is below the key alone at shop.yaml:3:5: write the nested limits or the weigh of the other descriptor here too, or unlimited: true for no limit [hides_below]
-    shop.yaml:21:5: warning: in shadow mode, and no comment says why: write the reason in a comment, in a line of the descriptor or above it [no_reason]
-    shop.yaml:27:5: warning: unlimited, and no comment says why: write the reason in a comment, in a line of the descriptor or above it [no_reason]
+    shop.yaml:6:9: warning: (path=/pay, method=POST) has no limit here, because the limit at shop.yaml:11:13 is below the key alone at shop.yaml:9:9: copy the nested limits or the weigh of the other descriptor to this descriptor. If no limit is meant, write unlimited: true [hides_below]
+    shop.yaml:14:5: warning: (tenant=t9, path=/pay) has no limit here, because the limit at shop.yaml:6:9 is below the key alone at shop.yaml:3:5: copy the nested limits or the weigh of the other descriptor to this descriptor. If no limit is meant, write unlimited: true [hides_below]
+    shop.yaml:21:5: warning: in shadow mode, and no comment says why: write the reason in a comment: on a line of the descriptor, or on the line above the descriptor [no_reason]
+    shop.yaml:27:5: warning: unlimited, and no comment says why: write the reason in a comment: on a line of the descriptor, or on the line above the descriptor [no_reason]
     shop.yaml:29:5: warning: no limit here and below, so this limits nothing: write rate_limit: {unlimited: true} to let requests pass, or remove the descriptor [no_limit]
 
     2 domains, 6 rules, 6 limits in 2 files
@@ -185,7 +185,7 @@ fn check_and_explain_show_who_says_what_becomes_of_a_failed_charge() {
     shop.yaml:18:5: warning: on_error has no value, so it has no effect: write one, or remove on_error [empty_value]
     shop.yaml:21:5: warning: on_error has no value, so it has no effect: write one, or remove on_error [empty_value]
     shop.yaml:20:5: warning: no limit here and below, so this limits nothing: write rate_limit: {unlimited: true} to let requests pass, or remove the descriptor [no_limit]
-    shop.yaml:23:5: warning: unlimited, and no comment says why: write the reason in a comment, in a line of the descriptor or above it [no_reason]
+    shop.yaml:23:5: warning: unlimited, and no comment says why: write the reason in a comment: on a line of the descriptor, or on the line above the descriptor [no_reason]
 
     1 domain, 6 rules, 6 limits in 1 file
     ");

@@ -78,7 +78,7 @@ fn mistakes_in_files() {
         ),
         (
             "domain: d\naccess_log: {time: t, ask: a=<b>}".into(),
-            "2:13: no file: write the path of the log, below the directory of this file".into(),
+            "2:13: no file: write the path of the log, relative to this file's directory".into(),
         ),
         (
             "domain: d\naccess_log: {file: a, ask: a=<b>}".into(),

@@ -30,7 +30,11 @@ fn the_bounds_are_those_of_the_code() {
         format!("| sources in a file | {SOURCES_MAX} |"),
         format!("| keys of all sources of a file | {} |", number(KEYS_MAX.into())),
         format!("| length of a line of a record or a log | {} MiB |", LINE_BYTES_MAX >> 20),
-        format!("| lines that are sorted | {}, of {} MiB |", number(WAITING_MAX as u64), WAITING_BYTES_MAX >> 20),
+        format!(
+            "| lines that weir sorts at a time | {}, or fewer if their requests take {} MiB |",
+            number(WAITING_MAX as u64),
+            WAITING_BYTES_MAX >> 20
+        ),
         format!("| policies | {POLICIES_MAX} |"),
         format!("{} keys are counted one by one", number(COUNTED_KEYS_MAX as u64)),
         format!("at most {SLOTS_MAX} slots"),
