@@ -339,11 +339,11 @@ fn decoders() -> Vec<Decoder> {
         Decoder { name: "a record, an access log", decode: lines, inputs: line_files() },
         Decoder { name: "overrides in the store", decode: overrides, inputs: override_lines() },
         Decoder { name: "a row in the store", decode: rows, inputs: row_texts() },
-        Decoder { name: "a file of rows, in `weir`", decode: row_file::fuzz, inputs: row_lines() },
+        Decoder { name: "a file of rows, in a command of weir", decode: row_file::fuzz, inputs: row_lines() },
         Decoder { name: "rows by the admin listener", decode: row_bodies, inputs: row_posts() },
         Decoder { name: "a file of tokens", decode: tokens, inputs: token_files() },
         Decoder { name: "an override by the admin listener", decode: override_body, inputs: override_bodies() },
-        Decoder { name: "policies of a server, in `weir`", decode: sources, inputs: served() },
+        Decoder { name: "policies of a server, in a command of weir", decode: sources, inputs: served() },
         Decoder { name: "a mapping file of StatsD", decode: mapper, inputs: mappings() },
         Decoder { name: "a settings file", decode: settings, inputs: yaml(256 * KIB) },
     ]

@@ -109,7 +109,7 @@ mapping! {
             "{key: user, rate_limits: [10/s, 120/min, 240/h]}";
         /// true or false; if true, the limits count and report, and never deny
         SHADOW_MODE: bool = "shadow_mode", FLAG, "`false`", "{key: user, shadow_mode: true, rate_limit: 10/s}";
-        /// true or false; if true, the limits are [quotas](#quotas): a request is denied when all of its quotas are over
+        /// true or false; if true, the limits are [quotas](#quotas): weir denies a request when all of its quotas are exceeded
         QUOTA_MODE: bool = "quota_mode", FLAG, "`false`", "{key: user, quota_mode: true, rate_limit: 10/s}";
         /// `error`, `allow`, `deny` or `local`: what happens to requests for these limits
         /// [when the store does not answer](#when-the-store-does-not-answer)
@@ -118,8 +118,8 @@ mapping! {
         SHARE_THRESHOLD: bool = "share_threshold", FLAG, "`false`", "{key: path, value: /img/*, share_threshold: true, rate_limit: 10/s}";
         /// true or false; if true, the values of the request become part of the names of the statistics of this rule
         DETAILED_METRIC: bool = "detailed_metric", FLAG, "`false`", "{key: user, detailed_metric: true, rate_limit: 10/s}";
-        /// true or false; if true, the request's value replaces the rule's value in the names of the statistics of this rule
-        /// and of the rules below
+        /// true or false; if true, in the names of statistics, the request's value replaces the rule's value, for this rule
+        /// and the rules below
         VALUE_TO_METRIC: bool = "value_to_metric", FLAG, "`false`", "{key: user, value_to_metric: true, rate_limit: 10/s}";
         /// mapping; what the response metadata contains for this rule, see [Metadata](#metadata)
         METADATA: Option<Arc<metadata::Fields>> = "metadata", super::METADATA, "none",
@@ -194,7 +194,7 @@ mapping! {
             "only token_bucket can be refilled by interval";
         /// length of a sub-bucket; divides the window
         PRECISION: Option<Precision> = "precision", form(length, method!(precision)),
-            "the window divided by 60, or by the next smaller number that gives whole microseconds",
+            "a 60th of the window. If this is no whole number of microseconds, weir divides the window by the largest number below 60 that gives one",
             "{rate: 600/min, algorithm: sliding_window, precision: 500ms}", Needs::Parameter("precision"),
             "only sliding_window counts in sub-buckets";
         /// `clock`: windows at multiples of their length since 1970; `first_hit`: a window begins at its first hit
@@ -213,7 +213,7 @@ mapping! {
         FROM: Option<Micros> = "from", INSTANT, "it has always begun", "{rate: 5/s, from: 2040-12-01}";
         /// [instant](#terms) at which the limit ends
         UNTIL: Option<Micros> = "until", INSTANT, "it never ends", "{rate: 5/s, until: \"2040-12-24T18:00:00+01:00\"}";
-        /// a [span of the week](#recurring-terms), or a list of at most 16; the limit applies only then
+        /// a [span of the week](#recurring-terms), or a list of at most 16 spans; the limit applies only in these spans
         DURING: Option<Arc<During>> = "during", form(spans, method!(during)), "at all times",
             "{rate: 5/s, during: Sun 02:00-06:00 Europe/Berlin}";
         /// `hits`, or [`requests`](#count-requests): each request counts 1, regardless of its number of hits
@@ -239,7 +239,7 @@ mapping! {
         /// [mapping](#amounts); the unit in which people read the hits
         AMOUNT: Option<Arc<Denomination>> = "amount", form(|| reference("amount"), method!(amount)), "shown as hits",
             "{rate: 10_000_000/day, amount: {in: usd, scale: 1_000_000}}", Needs::Hits, "it counts permits, which are no amount";
-        /// length from `10ms` to `1s`: for a [hot key](#leases), a replica charges hits in advance. It then admits requests with these hits, without asking Redis
+        /// length from `10ms` to `1s`: for a [hot key](#leases), a replica charges hits in advance. The replica then admits requests with these hits, without asking Redis
         LEASE: Option<Lease> = "lease", form(length, method!(lease)),
             "none: weir asks Redis for each request", "{rate: 100_000/min, lease: 100ms}", Needs::Steps,
             "only fixed_window and sliding_window count in steps, so only they can charge hits ahead";

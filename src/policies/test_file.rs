@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use keys::KINDS;
-pub use settings::{NAMES as SETTING_NAMES, with_defaults};
+pub use settings::{names as setting_names, with_defaults};
 pub(crate) use step::ACTIONS;
 pub use step::CALLER;
 pub use values::Range;

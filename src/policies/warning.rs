@@ -65,12 +65,12 @@ codes! {
     /// A name in `replaces` that no limit of the domain has.
     ReplacesNothing = "replaces_nothing", "correct the name, or remove replaces";
     /// A descriptor that no value matches, because other descriptors match all of its values first.
-    NeverMet = "never_met", "remove this descriptor or the other one. If both have values, you can also move this descriptor before the other one";
+    NeverMet = "never_met", "remove one of the two descriptors. If both have values, you can instead move this descriptor above the other descriptor";
     /// A regular expression that no value matches.
     MatchesNothing = "matches_nothing", "correct the regular expression, or remove the descriptor";
     /// A descriptor that lacks the `weigh` of another one, or matches values before it and lacks a limit that is nested in it.
     HidesBelow = "hides_below",
-        "copy the nested limits or the weigh of the other descriptor to this descriptor. If no limit is meant, write unlimited: true";
+        "copy what this descriptor lacks from the other descriptor: its nested limits, or its weigh. If no limit is meant, write unlimited: true";
     /// A descriptor that has no limit, and whose nested descriptors have none.
     NoLimit = "no_limit",
         "write rate_limit: {unlimited: true} to let requests pass, or remove the descriptor";
@@ -93,7 +93,7 @@ codes! {
     /// A limit that never denies, because another one denies first.
     NeverDenies = "never_denies", "remove the limit that never denies, or correct the numbers";
     /// A limit of less than one unit of its amount.
-    SmallAmount = "small_amount", "write the limit in hits: the amount times scale";
+    SmallAmount = "small_amount", "write the number of hits: multiply the amount by scale";
     /// A burst that takes more than a day to refill.
     SlowBurst = "slow_burst", "write a smaller burst, or a higher rate";
     /// A `leaky_bucket` whose waits no caller learns.

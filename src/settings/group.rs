@@ -10,7 +10,8 @@
 //! }
 //! ```
 //!
-//! The comment of a setting is its explanation in `weir serve --help`. A closure after the default parses the text, if
+//! The comment of a setting is its explanation in `weir serve --help`. After the name, `in tests` allows the setting in
+//! files of tests. A closure after the default parses the text, if
 //! the type does not determine how. A field without a name, `breaker: Breaker;`, is a nested group.
 //!
 //! Not here: the groups (lib.rs and the files beside it), and how a text is parsed (value.rs).
@@ -38,7 +39,7 @@ pub(super) trait Group: Sized {
 macro_rules! settings {
     ($(#[$attribute:meta])* pub struct $Group:ident {
         $($(#[doc = $about:literal])+
-        $field:ident: $Type:ty $(= $name:literal, $kind:expr, $default:expr $(, $read:expr)?)?;)+
+        $field:ident: $Type:ty $(= $name:literal $(in $tests:tt)?, $kind:expr, $default:expr $(, $read:expr)?)?;)+
     }) => {
         $(#[$attribute])*
         #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ macro_rules! settings {
 
         impl $crate::group::Group for $Group {
             const ENTRIES: &'static [$crate::group::Entry] =
-                &[$(entry!($Type, [$($about),+] $(, $name, $kind, $default)?)),+];
+                &[$(entry!($Type, [$($about),+] $(, $name, [$($tests)?], $kind, $default)?)),+];
 
             fn read(
                 from: &$crate::Merged,
@@ -62,7 +63,7 @@ macro_rules! settings {
 /// Declares settings without fields, for a group that implements `read` itself.
 macro_rules! entries {
     ($($(#[doc = $about:literal])+ $name:literal, $kind:expr, $default:expr;)+) => {
-        &[$(entry!((), [$($about),+], $name, $kind, $default)),+]
+        &[$(entry!((), [$($about),+], $name, [], $kind, $default)),+]
     };
 }
 
@@ -73,9 +74,10 @@ macro_rules! entry {
             <$Type as $crate::group::Group>::ENTRIES
         )
     };
-    ($Type:ty, [$($about:literal),+], $name:literal, $kind:expr, $default:expr) => {
+    ($Type:ty, [$($about:literal),+], $name:literal, [$($tests:tt)?], $kind:expr, $default:expr) => {
         $crate::group::Entry::Setting($crate::Setting {
             name: $name,
+            is_of_tests: !stringify!($($tests)?).is_empty(),
             kind: $kind,
             default: $default,
             about: concat!($($about),+).trim_ascii(),
@@ -128,7 +130,7 @@ pub(super) const fn count(entries: &[Entry]) -> usize {
 
 /// All settings, in order.
 pub(super) const fn flat<const N: usize>(entries: &[Entry]) -> [Setting; N] {
-    let none = Setting { name: "", kind: Kind::Switch, default: Preset::Unset, about: "" };
+    let none = Setting { name: "", is_of_tests: false, kind: Kind::Switch, default: Preset::Unset, about: "" };
     let mut all = [none; N];
     let filled = fill(&mut all, 0, entries);
     assert!(filled == N, "every setting has a place");

@@ -99,13 +99,13 @@ settings! {
         /// where the states of limits are: in this process, or in a Redis that replicas share
         store: StoreKind = "store", StoreKind::KIND, Is("memory");
         /// atomic: a denied request is charged nowhere; independent: each limit charges for itself
-        charging: Mode = "charging", Kind::Choice(&Mode::NAMES), Is("atomic");
+        charging: Mode = "charging" in tests, Kind::Choice(&Mode::NAMES), Is("atomic");
         /// what happens to a request whose store does not answer, unless its rule or domain sets that
         on_error: OnError = "on_error", Kind::Choice(&OnError::NAMES), Is("error");
         /// no limit denies: statuses and metrics show what would be denied, and every request passes
-        shadow_mode: bool = "shadow_mode", Kind::Switch, Is("off");
+        shadow_mode: bool = "shadow_mode" in tests, Kind::Switch, Is("off");
         /// every limit that denies is a quota: a request is denied when all of its limits are over
-        quota_mode: bool = "quota_mode", Kind::Switch, Is("off");
+        quota_mode: bool = "quota_mode" in tests, Kind::Switch, Is("off");
         /// Parts of responses besides the statuses.
         response: Response;
         /// Holds.
@@ -235,7 +235,7 @@ settings! {
         /// whether files beside the directory that have its name, a dot and an ending are policies too
         beside: bool = "policies.beside", Kind::Switch, Is("off");
         /// a file of overlays, which add to policies what their author or control plane cannot write; none: no overlay
-        overlay: Option<PathBuf> = "policies.overlay", Kind::File, Unset;
+        overlay: Option<PathBuf> = "policies.overlay" in tests, Kind::File, Unset;
         /// the most bytes of a policy file, aliases written out; a 128th of the memory of the process, at most 32 MiB
         file_bytes: Option<usize> = "policies.file_bytes", Kind::integer(65_536, 1 << 30, "bytes"), Unset;
         /// the most bytes of all policy files; a 32nd of the memory of the process, at most 256 MiB. One descriptor is
@@ -244,11 +244,11 @@ settings! {
         /// whether the directory may be missing or without policies; every request passes then
         allow_empty: bool = "policies.allow_empty", Kind::Switch, Is("off");
         /// policy files are read as envoyproxy/ratelimit reads them, with a warning where weir would refuse
-        compatible: bool = "policies.compatible", Kind::Switch, Is("off");
+        compatible: bool = "policies.compatible" in tests, Kind::Switch, Is("off");
         /// files that name the same domain are joined; off, the second one is an error
-        merge_domains: bool = "policies.merge_domains", Kind::Switch, Is("off");
+        merge_domains: bool = "policies.merge_domains" in tests, Kind::Switch, Is("off");
         /// months without `calendar` are those of the calendar in UTC; off, they have 30 days
-        calendar_months: bool = "policies.calendar_months", Kind::Switch, Is("off");
+        calendar_months: bool = "policies.calendar_months" in tests, Kind::Switch, Is("off");
         /// a wrong file keeps the last policies of its domain only, and other files change; off, of all domains
         isolate: bool = "policies.isolate", Kind::Switch, Is("off");
     }
@@ -278,25 +278,25 @@ settings! {
     /// Parts of responses besides the statuses.
     pub struct Response {
         /// exact waits of each status in the response's dynamic metadata, under the key weir
-        dynamic_metadata: bool = "response.dynamic_metadata", Kind::Switch, Is("off");
+        dynamic_metadata: bool = "response.dynamic_metadata" in tests, Kind::Switch, Is("off");
         /// leaky_bucket's wait as a request header, so that Envoy's fault filter delays the request
-        delay_header: bool = "response.delay_header", Kind::Switch, Is("off");
+        delay_header: bool = "response.delay_header" in tests, Kind::Switch, Is("off");
         /// the request and the metadata of the limits that it passed, in the response's dynamic metadata
-        limit_metadata: bool = "response.limit_metadata", Kind::Switch, Is("off");
+        limit_metadata: bool = "response.limit_metadata" in tests, Kind::Switch, Is("off");
         /// Retry-After on denials, and RateLimit and RateLimit-Policy, as headers for the client
-        ietf_headers: bool = "response.ietf_headers", Kind::Switch, Is("off");
+        ietf_headers: bool = "response.ietf_headers" in tests, Kind::Switch, Is("off");
         /// on denials by limits, a body for the client that names them: application/problem+json
-        problem_body: bool = "response.problem_body", Kind::Switch, Is("off");
+        problem_body: bool = "response.problem_body" in tests, Kind::Switch, Is("off");
         /// three headers for the client: the limit nearest to its end, what is left of it, when it is reset
-        limit_headers: bool = "response.limit_headers", Kind::Switch, Is("off");
+        limit_headers: bool = "response.limit_headers" in tests, Kind::Switch, Is("off");
         /// the name of the header with the requests per unit
-        limit_header: String = "response.limit_header", Kind::HeaderName, Is("RateLimit-Limit");
+        limit_header: String = "response.limit_header" in tests, Kind::HeaderName, Is("RateLimit-Limit");
         /// the name of the header with what is left
-        remaining_header: String = "response.remaining_header", Kind::HeaderName, Is("RateLimit-Remaining");
+        remaining_header: String = "response.remaining_header" in tests, Kind::HeaderName, Is("RateLimit-Remaining");
         /// the name of the header with the seconds until the limit is reset
-        reset_header: String = "response.reset_header", Kind::HeaderName, Is("RateLimit-Reset");
+        reset_header: String = "response.reset_header" in tests, Kind::HeaderName, Is("RateLimit-Reset");
         /// a window of several units as a unit and a multiplier, which Envoy knows from 1.40
-        unit_multiplier: bool = "response.unit_multiplier", Kind::Switch, Is("off");
+        unit_multiplier: bool = "response.unit_multiplier" in tests, Kind::Switch, Is("off");
     }
 }
 
@@ -304,7 +304,7 @@ settings! {
     /// Holds.
     pub struct Holds {
         /// the key of the entry that returns a receipt, in domains with holds; no rule there meets it
-        receipt_key: String = "holds.receipt_key", Kind::Name { bytes_max: NAME_BYTES_MAX }, Is(RECEIPT_KEY);
+        receipt_key: String = "holds.receipt_key" in tests, Kind::Name { bytes_max: NAME_BYTES_MAX }, Is(RECEIPT_KEY);
     }
 }
 
@@ -332,7 +332,7 @@ settings! {
     /// The memory store.
     pub struct Memory {
         /// how many states the memory store keeps before it evicts; fewer if a quarter of the memory of the process has no room for so many
-        max_keys: usize = "memory.max_keys", Kind::integer(64, 1_000_000_000, "keys"), Is("1000000");
+        max_keys: usize = "memory.max_keys" in tests, Kind::integer(64, 1_000_000_000, "keys"), Is("1000000");
     }
 }
 
@@ -472,19 +472,19 @@ settings! {
     /// The largest accepted requests and parts of requests.
     pub struct Limits {
         /// the most descriptors in one request
-        descriptors: usize = "limits.descriptors", Kind::integer(1, 64, "descriptors"), Is("64");
+        descriptors: usize = "limits.descriptors" in tests, Kind::integer(1, 64, "descriptors"), Is("64");
         /// the most entries in one descriptor
-        entries: usize = "limits.entries", Kind::integer(1, 64, "entries"), Is("16");
+        entries: usize = "limits.entries" in tests, Kind::integer(1, 64, "entries"), Is("16");
         /// the longest domain
-        domain_bytes: usize = "limits.domain_bytes", Kind::integer(1, 4096, "bytes"), Is("256");
+        domain_bytes: usize = "limits.domain_bytes" in tests, Kind::integer(1, 4096, "bytes"), Is("256");
         /// the longest key of an entry
-        key_bytes: usize = "limits.key_bytes", Kind::integer(1, 65_536, "bytes"), Is("4096");
+        key_bytes: usize = "limits.key_bytes" in tests, Kind::integer(1, 65_536, "bytes"), Is("4096");
         /// the longest value of an entry
-        value_bytes: usize = "limits.value_bytes", Kind::integer(1, 1_048_576, "bytes"), Is("65536");
+        value_bytes: usize = "limits.value_bytes" in tests, Kind::integer(1, 1_048_576, "bytes"), Is("65536");
         /// the largest request as it arrives, by gRPC or as JSON
         request_bytes: usize = "limits.request_bytes", Kind::integer(1024, 16_777_216, "bytes"), Is("4194304");
         /// the most hits that one descriptor may ask for
-        hits: u32 = "limits.hits", Kind::integer(1, u32::MAX as u64, "hits"), Is("4294967295");
+        hits: u32 = "limits.hits" in tests, Kind::integer(1, u32::MAX as u64, "hits"), Is("4294967295");
     }
 }
 

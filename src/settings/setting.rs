@@ -29,6 +29,8 @@ const SWITCH: &[&str] = &["off", "on"];
 pub struct Setting {
     /// The name, with groups separated by dots: `redis.timeout`.
     pub name: &'static str,
+    /// Whether it changes answers of a test, so that a file of tests can set it.
+    pub is_of_tests: bool,
     /// How its text is parsed, and which values are allowed.
     pub kind: Kind,
     /// The value if no layer sets it.

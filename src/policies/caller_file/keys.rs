@@ -22,7 +22,7 @@ mapping! {
 
 mapping! {
     pub(crate) mod caller = "a caller" {
-        /// the name in answers, logs and metrics; at most 64 letters, digits and any of `- _ . @ /`
+        /// the name in answers, logs and metrics: at most 64 characters. Each is a letter, a digit or one of `- _ . @ /`
         NAME: Option<String> = "name", short_text(|| bounded_text(1, CALLER_NAME_BYTES_MAX)), "required", "name: team-a";
         /// list of at most 64 names of client certificates: DNS names and URIs; a URI with `/*` at its end stands for all URIs below it
         CERTIFICATES: Option<Vec<NodeId>> = "certificates",
@@ -38,7 +38,7 @@ mapping! {
         /// list of rights: `charge`, `peek`, `refund`, `settle`, and `limits` for limits in the request
         MAY: Option<Vec<NodeId>> = "may", list(|| bounded_list(&words(&Right::NAMES), 1, Right::ALL.len())), "required",
             "may: [charge, peek]";
-        /// the most hits for one descriptor in a request, after [weighing](policies.md#weighed-hits); also the most hits that a settle gives back for one descriptor; 1 or more
+        /// 1 or more: the most hits for one descriptor in a request, after [weighing](policies.md#weighed-hits). It is also the most hits that a settle gives back for one descriptor
         HITS_MAX: Option<u32> = "hits_max", POSITIVE, "no bound", "hits_max: 100";
     }
 }

@@ -58,27 +58,27 @@ mapping! {
         /// mapping of [keys of a rate limit](#rate-limits), or a [short form](#short-forms)
         RATE_LIMIT: Node = "rate_limit", node(|| reference("limit")), "none",
             "{domain: shop, descriptors: [user], rate_limit: {algorithm: sliding_window, lease: 100ms}}";
-        /// as in [a descriptor](#descriptors), for all limits of the descriptor
+        /// the same value as in [a descriptor](#descriptors); applies to all limits of the descriptor
         SHADOW_MODE = "shadow_mode", FLAG, "none", "{domain: shop, descriptors: [\"**\"], on_error: local}";
-        /// as in [a descriptor](#descriptors), for all limits of the descriptor
+        /// the same value as in [a descriptor](#descriptors); applies to all limits of the descriptor
         QUOTA_MODE = "quota_mode", FLAG, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits of the descriptor
+        /// the same value as in [a descriptor](#descriptors); applies to all limits of the descriptor
         ON_ERROR = "on_error", crate::form::ON_ERROR, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits of the descriptor
+        /// the same value as in [a descriptor](#descriptors); applies to all limits of the descriptor
         SHARE_THRESHOLD = "share_threshold", FLAG, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits of the descriptor
+        /// the same value as in [a descriptor](#descriptors); applies to all limits of the descriptor
         DETAILED_METRIC = "detailed_metric", FLAG, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits of the descriptor
+        /// the same value as in [a descriptor](#descriptors); applies to all limits of the descriptor
         VALUE_TO_METRIC = "value_to_metric", FLAG, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits of the descriptor
+        /// the same value as in [a descriptor](#descriptors); applies to all limits of the descriptor
         METADATA = "metadata", METADATA, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits of the descriptor
+        /// the same value as in [a descriptor](#descriptors); applies to all limits of the descriptor
         ROWS = "rows", node(|| reference("rows")), "none", "";
-        /// as in [a descriptor](#descriptors), for all limits of the descriptor
+        /// the same value as in [a descriptor](#descriptors); applies to all limits of the descriptor
         REQUEST_LIMIT = "request_limit", super::REQUEST_LIMIT, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits of the descriptor
+        /// the same value as in [a descriptor](#descriptors); applies to all limits of the descriptor
         WEIGH = "weigh", super::WEIGH, "none", "";
-        /// as in [a descriptor](#descriptors), for all limits of the descriptor
+        /// the same value as in [a descriptor](#descriptors); applies to all limits of the descriptor
         ALLOW_WARNINGS = "allow_warnings", ALLOWED, "none", "";
     }
 }

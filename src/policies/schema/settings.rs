@@ -5,7 +5,7 @@ use weir_settings::{Kind, Preset, SETTINGS, Setting};
 
 use super::document;
 use super::fragments::{bounded_text, flag, length, log_levels, reference, text, words};
-use crate::test_file::SETTING_NAMES;
+use crate::test_file::setting_names;
 
 pub(super) fn schema() -> Value {
     let definitions = SETTINGS.iter().map(|setting| (setting.name.to_owned(), of_setting(setting)));
@@ -16,7 +16,7 @@ pub(super) fn schema() -> Value {
 
 pub(super) fn of_tests() -> Value {
     let of_name = |name: &str| Setting::find(name).map_or(Value::Bool(true), of_setting);
-    groups(SETTING_NAMES.into_iter(), &of_name)
+    groups(setting_names(), &of_name)
 }
 
 /// Nested mappings of dotted names. At the top, each whole name is a key too.

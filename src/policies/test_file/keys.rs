@@ -44,7 +44,7 @@ mapping! {
         POLICIES: Node = "policies", super::POLICIES, "the directory of the file", "policies: ../policies";
         /// the domain of requests without `domain`
         DOMAIN: Option<String> = "domain", super::DOMAIN, "none", "domain: shop";
-        /// [settings](#settings) that answers depend on
+        /// [settings](#settings) that can change answers
         SETTINGS: Node = "settings", super::SETTINGS, "the defaults", "settings: {charging: independent}";
         /// the [rows](#rows-in-a-test) of customers at the start of each case
         ROWS: Node = "rows", super::ROWS, "none", "rows: customers.csv";
@@ -93,7 +93,7 @@ mapping! {
         TIMES: u32 = "times", form(|| number(1, ASKS_MAX), |reader, fields, key| {
             reader.count(fields, key, u32::try_from(ASKS_MAX).unwrap_or(u32::MAX))
         }), "`1`", "{ask: user=ann, times: 100}";
-        /// how many callers send the request, each `times` times. `<n>` in a key or value is the number of the caller, from 1
+        /// how many callers send the request. Each caller sends it `times` times. `<n>` in a key or value is the number of the caller, from 1
         CALLERS: u32 = "callers", form(|| number(1, CALLERS_MAX.into()), |reader, fields, key| {
             reader.count(fields, key, CALLERS_MAX)
         }), "`1`", "{ask: user=u<n>, callers: 3}";
@@ -215,9 +215,9 @@ mapping! {
         DELAY: Written<Range> = "delay", form(|| reference("lengths"), |reader, fields, key| {
             reader.written(fields, key, NAME_BYTES_MAX, Range::of_lengths)
         }), "none", "{delay: 100ms}";
-        /// headers for the client of the caller, by name; `none` for a header that must be absent
+        /// headers for the client, as names with values. The value `none`: the header must be absent
         HEADERS: Vec<ExpectedHeader> = "headers", super::HEADERS, "none", "{headers: {Retry-After: \"60\"}}";
-        /// headers for the request
+        /// headers that Envoy adds to the request, in the same form
         REQUEST_HEADERS: Vec<ExpectedHeader> = "request_headers", super::HEADERS, "none",
             "{request_headers: {x-envoy-fault-delay-request: \"100\"}}";
         /// `over` if a limit [on trial](policies.md#limits-on-trial) would deny the request, otherwise `ok`; `none` if no
@@ -235,11 +235,11 @@ mapping! {
         RULE = "rule", super::RULE, "none", "{rule: plan=free|path=/search}";
         /// the limit that the status shows, in the short form of policies or as `3 in flight`; `none` for no limit
         LIMIT = "limit", EXPECTED_LIMIT, "none", "{limit: 3/hour}";
-        /// the name that the response has for that limit, or `none`
+        /// the name of the shown limit in the response, or `none`
         NAME = "name", super::NAME, "none", "{name: basic}";
-        /// the algorithm of that limit
+        /// the algorithm of the shown limit
         ALGORITHM = "algorithm", super::ALGORITHM, "none", "{algorithm: gcra}";
-        /// how many hits that limit would admit now
+        /// how many hits the shown limit would admit now
         REMAINING = "remaining", RANGE, "none", "{remaining: 2}";
         /// the time until the request would fit; if the limit is not exceeded, the time until the state is empty
         RESET = "reset", super::WAIT, "none", "{reset: <= 1h}";

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use weir_settings::{Layer, Problems, Setting, Settings};
+use weir_settings::{Layer, Problems, SETTINGS, Setting, Settings};
 use weir_text::yaml::Value;
 use weir_text::{nearest, quoted};
 
@@ -12,33 +12,10 @@ use super::keys::file;
 use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
 
-pub const NAMES: [&str; 25] = [
-    "charging",
-    "shadow_mode",
-    "quota_mode",
-    "policies.compatible",
-    "policies.merge_domains",
-    "policies.calendar_months",
-    OVERLAY,
-    "response.dynamic_metadata",
-    "response.delay_header",
-    "response.limit_metadata",
-    "response.ietf_headers",
-    "response.problem_body",
-    "response.limit_headers",
-    "response.limit_header",
-    "response.remaining_header",
-    "response.reset_header",
-    "response.unit_multiplier",
-    "holds.receipt_key",
-    "memory.max_keys",
-    "limits.descriptors",
-    "limits.entries",
-    "limits.domain_bytes",
-    "limits.key_bytes",
-    "limits.value_bytes",
-    "limits.hits",
-];
+/// The names of the settings that a test can set.
+pub fn names() -> impl Iterator<Item = &'static str> + Clone {
+    SETTINGS.iter().filter(|setting| setting.is_of_tests).map(|setting| setting.name)
+}
 
 /// The setting whose path is relative to the directory of the file.
 const OVERLAY: &str = "policies.overlay";
@@ -58,9 +35,9 @@ impl FileReader<'_> {
         }
         let mut result = Ok(());
         self.document.leaves(id, &mut |name, at, node| {
-            let is_group = NAMES.iter().any(|known| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')));
-            let done = match (NAMES.iter().find(|known| **known == name), &node.value) {
-                (Some(&OVERLAY), Value::Scalar { text, .. }) => {
+            let is_group = names().any(|known| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')));
+            let done = match (names().find(|known| *known == name), &node.value) {
+                (Some(OVERLAY), Value::Scalar { text, .. }) => {
                     let path = directory.join(&**text);
                     self.setting(at, OVERLAY, &path.to_string_lossy(), &mut given)
                 }
@@ -110,64 +87,8 @@ fn unknown(name: &str) -> String {
     if Setting::find(name).is_some() {
         return format!("the setting {name} changes no answer of a test");
     }
-    match nearest(name, NAMES) {
+    match nearest(name, names()) {
         Some(near) => format!("no setting {}, did you mean {near:?}?", quoted(name)),
-        None => format!("no setting {}: a test has {}", quoted(name), NAMES.join(", ")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use weir_settings::SETTINGS;
-
-    use super::*;
-
-    /// The settings and groups that change no answer of a test.
-    const OTHERS: [&str; 30] = [
-        "listen.",
-        "callers.",
-        "admin.",
-        "health.",
-        "grpc.",
-        "http.",
-        "policies.source",
-        "policies.directory",
-        "policies.files",
-        "policies.dot_files",
-        "policies.beside",
-        "policies.allow_empty",
-        "policies.file_bytes",
-        "policies.total_bytes",
-        "policies.isolate",
-        "policies.xds.",
-        "store",
-        "on_error",
-        "near_limit_ratio",
-        "deny_cache.",
-        "redis.",
-        "runtime.",
-        "shutdown.",
-        "log.",
-        "metrics.",
-        "statsd.",
-        "tracing.",
-        "alerts.",
-        "tap.",
-        "limits.request_bytes",
-    ];
-
-    #[test]
-    fn each_setting_changes_answers_or_is_known_to_change_none() {
-        for Setting { name, .. } in SETTINGS {
-            let is_other = OTHERS.iter().any(|other| name == other || other.ends_with('.') && name.starts_with(other));
-            assert_ne!(
-                NAMES.contains(name),
-                is_other,
-                "{name}: to NAMES if it changes an answer of a test, else to OTHERS"
-            );
-        }
-        for other in OTHERS {
-            assert!(SETTINGS.iter().any(|setting| setting.name.starts_with(other)), "no setting {other}");
-        }
+        None => format!("no setting {}: a test has {}", quoted(name), names().collect::<Vec<_>>().join(", ")),
     }
 }

@@ -28,11 +28,11 @@ mapping! {
         SEED: Option<u32> = "seed", NUMBER, "`0`", "seed: 7";
         /// the domain of requests without `domain`
         DOMAIN = "domain", super::DOMAIN, "none", "domain: shop";
-        /// settings that answers depend on, [as in tests](testing.md#settings). They apply to all policies
+        /// settings for all policies, [as in tests](testing.md#settings)
         SETTINGS: Node = "settings", super::SETTINGS, "the defaults", "settings: {charging: independent}";
         /// the [rows](rows.md) of customers, at most 1,000,000: the path of a [file of rows](rows.md#files), relative to the
-        /// directory of the file of traffic, or the lines of a file of rows after a `|`. The rows apply to all policies. weir
-        /// warns about rows that do not fit the policies. Customers with such rows have the default plan
+        /// directory of the file of traffic, or the lines of a file of rows after a `|`. The rows apply to all policies. If a
+        /// row does not fit the policies, weir warns, and the customer of this row has the default plan
         ROWS = "rows", super::ROWS, "none", "rows: \"domain,user,plan\\nshop,ann,gold\\n\"";
         /// list of sources, at most 100
         SOURCES: Option<Vec<NodeId>> = "sources", list(|| bounded_list(&reference("source"), 1, SOURCES_MAX)), "none",
@@ -62,8 +62,8 @@ mapping! {
         RATE: Option<(u32, Period)> = "rate", form(rate_schema, |reader, fields, key| {
             reader.parsed(fields, key, NAME_BYTES_MAX, |text| rate::read(text).and_then(rate::small))
         }), "required", "{ask: user=ann, rate: 90/min}";
-        /// `constant`: at equal intervals; `poisson`: independently of each other; `bursts`: `burst` requests at once, at
-        /// equal intervals
+        /// `constant`: at equal intervals; `poisson`: independently of each other; `bursts`: at equal intervals, as many
+        /// requests at once as `burst` says
         ARRIVALS: Option<&'static str> = "arrivals", form(|| words(&Arrivals::NAMES), |reader, fields, key| {
             reader.choice(fields, key, &Arrivals::NAMES)
         }), "`constant`", "{ask: user=ann, rate: 1/s, arrivals: poisson}";
@@ -123,9 +123,9 @@ mapping! {
         TIME_FORMAT: Option<TimeFormat> = "time_format", form(|| words(&TimeFormat::NAMES), |reader, fields, key| {
             Ok(reader.choice(fields, key, &TimeFormat::NAMES)?.and_then(TimeFormat::named))
         }), "`rfc3339`", "";
-        /// the domain. `<field>` is the value of that field, as in `ask`
-        DOMAIN = "domain", super::DOMAIN, "that of the file", "";
-        /// the descriptors. `<field>` is the value of that field, `<a.b>` is the value of `b` in the object `a`
+        /// the domain. `<field>` stands for the value of a field, as in `ask`
+        DOMAIN = "domain", super::DOMAIN, "the `domain` of the file of traffic", "";
+        /// the descriptors. `<field>` stands for the value of a field, `<a.b>` for the value of `b` in the object `a`
         ASK = "ask", super::ASK, "required", "";
         /// how many hits each request costs: a number, or the name of a field, such as `tokens` or `usage.total`. The field has
         /// whole numbers up to 4,294,967,295; with 0 the request costs nothing

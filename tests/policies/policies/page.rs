@@ -136,16 +136,16 @@ fn the_page_lists_the_short_words_for_units() {
 fn the_page_tells_the_bounds_of_the_code() {
     let days = |us: u64| us / (86_400 * SECOND);
     let expected = [
-        ("size of a file", format!("{} MiB, or less by `policies.file_bytes`", FILE_BYTES_MAX >> 20)),
+        ("size of a file", format!("{} MiB, or `policies.file_bytes` if this is less", FILE_BYTES_MAX >> 20)),
         ("values in a file, including keys and expanded aliases", NODES_MAX.to_string()),
         ("levels of nested lists and mappings", DEPTH_MAX.to_string()),
-        ("descriptors in all files", format!("{DESCRIPTORS_MAX}, or less by `policies.total_bytes`")),
+        ("descriptors in all files", format!("{DESCRIPTORS_MAX}; `policies.total_bytes` can allow fewer")),
         ("items of `values` and `cidr` in all files", VALUES_MAX.to_string()),
         ("regular expressions in all files", REGEXES_MAX.to_string()),
         ("wildcards and regular expressions for one key at one level", PATTERNS_MAX.to_string()),
         ("steps to compare one value with the wildcards for one key at one level", STEPS_MAX.to_string()),
         (
-            "texts between two `*`, for one key at one level, where each ends with the next shorter one, such as `cba`, `ba` and `a`",
+            "texts between two `*` of which each ends with the next one, such as `cba`, `ba` and `a`, for one key at one level",
             INNER_MAX.to_string(),
         ),
         ("regular expression", format!("{REGEX_BYTES_MAX} bytes")),
@@ -156,10 +156,10 @@ fn the_page_tells_the_bounds_of_the_code() {
         ("name of a limit", format!("{NAME_BYTES_MAX} bytes")),
         ("limits of one rule", LIMITS_PER_RULE_MAX.to_string()),
         ("values under `by` of one `weigh`", FACTORS_MAX.to_string()),
-        ("different keys in `entry` of all `weigh` of a domain", WEIGHING_ENTRIES_MAX.to_string()),
+        ("different values of `entry`, in all `weigh` of one domain", WEIGHING_ENTRIES_MAX.to_string()),
         ("names that one limit replaces", REPLACES_MAX.to_string()),
         ("requests_per_unit of a `fixed_window` with `calendar: true` or `anchor: first_hit`", COUNT_MAX.to_string()),
-        ("requests_per_unit of all other limits; burst", u32::MAX.to_string()),
+        ("requests_per_unit of every other limit; every burst", u32::MAX.to_string()),
         ("window", format!("{} ms to {} days", WINDOW_US_MIN / 1_000, days(WINDOW_US_MAX))),
         ("sub-buckets of a sliding_window", BUCKETS_MAX.to_string()),
         ("hits of a sliding_window_log", REQUESTS_MAX.to_string()),

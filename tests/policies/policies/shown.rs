@@ -107,8 +107,8 @@ fn check_prints_a_tree() {
       no descriptors: everything passes
 
     void.yml:1:9: warning: no descriptors: this file limits nothing, write descriptors: [] if that is meant [no_descriptors]
-    shop.yaml:6:9: warning: (path=/pay, method=POST) has no limit here, because the limit at shop.yaml:11:13 is below the key alone at shop.yaml:9:9: copy the nested limits or the weigh of the other descriptor to this descriptor. If no limit is meant, write unlimited: true [hides_below]
-    shop.yaml:14:5: warning: (tenant=t9, path=/pay) has no limit here, because the limit at shop.yaml:6:9 is below the key alone at shop.yaml:3:5: copy the nested limits or the weigh of the other descriptor to this descriptor. If no limit is meant, write unlimited: true [hides_below]
+    shop.yaml:6:9: warning: (path=/pay, method=POST) has no limit here, because the limit at shop.yaml:11:13 is below the key alone at shop.yaml:9:9: copy what this descriptor lacks from the other descriptor: its nested limits, or its weigh. If no limit is meant, write unlimited: true [hides_below]
+    shop.yaml:14:5: warning: (tenant=t9, path=/pay) has no limit here, because the limit at shop.yaml:6:9 is below the key alone at shop.yaml:3:5: copy what this descriptor lacks from the other descriptor: its nested limits, or its weigh. If no limit is meant, write unlimited: true [hides_below]
     shop.yaml:21:5: warning: in shadow mode, and no comment says why: write the reason in a comment: on a line of the descriptor, or on the line above the descriptor [no_reason]
     shop.yaml:27:5: warning: unlimited, and no comment says why: write the reason in a comment: on a line of the descriptor, or on the line above the descriptor [no_reason]
     shop.yaml:29:5: warning: no limit here and below, so this limits nothing: write rate_limit: {unlimited: true} to let requests pass, or remove the descriptor [no_limit]

@@ -5,7 +5,7 @@ use std::fs;
 
 use weir_cli::test::{TestFormat, Tests, Verdict, run};
 use weir_lab::testing::FAILURES_MAX;
-use weir_policies::test_file::{ASKS_MAX, CALLERS_MAX, CASES_MAX, FILE_BYTES_MAX, ROWS_MAX, SETTING_NAMES, STEPS_MAX};
+use weir_policies::test_file::{ASKS_MAX, CALLERS_MAX, CASES_MAX, FILE_BYTES_MAX, ROWS_MAX, STEPS_MAX, setting_names};
 
 use super::{Written, at_root, ran};
 use crate::members::{members, members_of_form};
@@ -23,7 +23,7 @@ fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
 #[test]
 fn every_setting_of_tests_is_named_and_the_bounds_are_those_of_the_code() {
     let page = page();
-    for name in SETTING_NAMES {
+    for name in setting_names() {
         let group = name.split_once('.').map(|(group, _)| format!("`{group}.*`"));
         let is_named = page.contains(&format!("`{name}`")) || group.is_some_and(|group| page.contains(&group));
         assert!(is_named, "{name}");
