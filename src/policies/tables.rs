@@ -284,7 +284,7 @@ mapping! {
         ENTRY: Option<String> = "entry", form(|| bounded_text(1, KEY_BYTES_MAX), |reader, fields, key| {
             reader.text(fields, key, reader.bounds().key_bytes)
         }), "required", "{entry: model, by: {large: 30, small: 1}, default: 10}";
-        /// mapping of values to factors. At most 1,024 values, without wildcards. A factor is a whole number from 1
+        /// mapping of values to factors. At most 1,024 values, without wildcards. A factor is a whole number, at least 1
         BY: Option<Vec<(Box<str>, u32)>> = "by", form(|| json!({
             "type": "object", "minProperties": 1, "maxProperties": FACTORS_MAX,
             "additionalProperties": number(1, u32::MAX.into()),

@@ -102,7 +102,7 @@ mapping! {
         /// repeats the step: `every: 1s, for: 10m` is 600 rounds. Afterwards the clock is 10 minutes later
         FOR: Option<Micros> = "for", LENGTH, "one round", "";
         /// how long an admitted request takes. At the end, the request settles its [holds and permits](semantics.md#holds-hd).
-        /// Without `used`, its hits are the used hits
+        /// If `used` is not set, the hits of the request are the used hits
         LASTS: Option<Micros> = "lasts", LENGTH, "the request never settles", "{ask: user=ann, lasts: 5s}";
         /// only with `lasts` or `settle`: the used hits of each descriptor at the settle
         USED: Option<u32> = "used", NUMBER, "the hits of the descriptor", "{ask: user=ann, hits: 2000, lasts: 5s, used: 37}";
