@@ -346,11 +346,6 @@ impl Callers {
         &self.list
     }
 
-    /// Whether some caller is known by its certificate.
-    pub fn have_certificates(&self) -> bool {
-        !self.exact.is_empty() || !self.prefixes.is_empty()
-    }
-
     /// The caller of a connection, by the names of its certificate, or else by its listener. DNS names are in lower
     /// case. [cr-2] [cr-3]
     ///

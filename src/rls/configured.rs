@@ -1,5 +1,5 @@
-//! The parts of the settings that affect decisions and responses. Each field of a group is named, so that the compiler
-//! reports a new one.
+//! The parts of the settings that affect decisions and responses. Each field of `limits` and `response` is named, so that
+//! the compiler reports a new one.
 
 use weir_limiter::Modes;
 use weir_settings::Settings;

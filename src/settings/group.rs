@@ -77,11 +77,21 @@ macro_rules! entry {
     ($Type:ty, [$($about:literal),+], $name:literal, [$($tests:tt)?], $kind:expr, $default:expr) => {
         $crate::group::Entry::Setting($crate::Setting {
             name: $name,
-            is_of_tests: !stringify!($($tests)?).is_empty(),
+            is_of_tests: is_of_tests!($($tests)?),
             kind: $kind,
             default: $default,
             about: concat!($($about),+).trim_ascii(),
         })
+    };
+}
+
+/// Whether files of tests can set the setting.
+macro_rules! is_of_tests {
+    () => {
+        false
+    };
+    (tests) => {
+        true
     };
 }
 

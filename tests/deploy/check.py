@@ -707,7 +707,7 @@ def opened_ports(objects):
 def check_pause():
     """weir serves for longer than a caller without health checks goes on to ask a pod that leaves."""
     pages = " ".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
-    refresh = re.search(r"above the time after which callers ask DNS for the addresses again: (\d+) s", re.sub(r"\s+", " ", pages))
+    refresh = re.search(r"Callers ask DNS for the addresses again after some time: (\d+) s", re.sub(r"\s+", " ", pages))
     check(refresh is not None, "no page of docs/ has the time after which callers ask for addresses again")
     pause = yaml.safe_load(read("deploy/helm/weir/values.yaml"))["shutdown"]["pauseSeconds"]
     check(refresh is None or pause > int(refresh.group(1)), f"values.yaml: pauseSeconds is {pause}, and the documentation asks for more than {refresh and refresh.group(1)}")
