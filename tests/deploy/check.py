@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import kubernetes_validate
@@ -644,26 +645,27 @@ REFUSED = [
 
 
 def check_charts():
-    cache = {}
     promises = [(values, what, expected, False) for values, what, expected in PROMISES]
     promises += [(values, what, expected, True) for values, what, expected in HOOKS]
     for values, ports in EGRESS:
         policy = {"enabled": True, **values.get("networkPolicy", {})}
         promises.append(({**values, "networkPolicy": policy}, opened_ports, ports, False))
-    for values, what, expected, hooks in promises:
-        values = {**POLICIES, **values}
-        key = json.dumps([values, hooks], sort_keys=True)
-        if key not in cache:
-            cache[key] = helm(values, hooks=hooks)
-            validate(cache[key], key)
-            check_references(cache[key], key)
-            check_security(cache[key], key)
-            check_hooks(cache[key], key)
-        found = what(cache[key])
+    promises = [(json.dumps([{**POLICIES, **values}, hooks], sort_keys=True), what, expected) for values, what, expected, hooks in promises]
+    keys = {key: json.loads(key) for key, _, _ in promises}
+    with ThreadPoolExecutor() as pool:
+        releases = dict(zip(keys, pool.map(lambda key: helm(key[0], hooks=key[1]), keys.values())))
+    for key, objects in releases.items():
+        validate(objects, key)
+        check_references(objects, key)
+        check_security(objects, key)
+        check_hooks(objects, key)
+    for key, what, expected in promises:
+        found = what(releases[key])
         check(found == expected, f"with {key}: {found!r} and not {expected!r}")
     refused = REFUSED + [({**POLICIES, **values, "networkPolicy": {"enabled": True}}, message) for values, message in UNKNOWN_PORTS]
-    for values, message in refused:
-        said = helm(values, expect_failure=True)
+    with ThreadPoolExecutor() as pool:
+        answers = list(pool.map(lambda one: helm(one[0], expect_failure=True), refused))
+    for (values, message), said in zip(refused, answers):
         check(message in said, f"with {json.dumps(values)}: expected a refusal with {message!r}, not {said!r}")
     for values, _ in UNKNOWN_PORTS:
         helm({**POLICIES, **values, "networkPolicy": {"enabled": True, "egress": False}})
