@@ -36,7 +36,7 @@ fn page() -> String {
 }
 
 /// The rights as the page writes them, word by word.
-fn rights() -> Vec<String> {
+pub(crate) fn rights() -> Vec<String> {
     let page = page();
     let (_, after) = page.split_once(BEFORE).expect("the page gives the rights");
     let (rights, _) = after.split_once("```").expect("in a block");

@@ -24,7 +24,7 @@ use weir_store::redis::pipeline::{self, Options};
 use weir_store::redis::{Endpoint, Redis, RedisObserver};
 use weir_store::{Deciding as _, Inspected as _, Store, Undo};
 
-use crate::acl::further_rights;
+use crate::acl::{further_rights, rights};
 use crate::support::arbitrary::{START_US, bounds, config, fitting, limit, mode, operation, role};
 use crate::support::cluster::{Plan, RedisCluster, SLOTS};
 use crate::support::clustered::{Load, SHORT, daily, daily_log, hit, key_in, not_sent, open, store, used};
@@ -296,17 +296,12 @@ async fn every_node_is_made_ready_before_the_first_decision() {
 /// wrong is told as what it is, and never shown.
 #[tokio::test]
 async fn a_user_with_the_documented_rights_is_enough() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/stores.md")).unwrap();
-    let rule = page.split("ACL SETUSER weir on >secret").nth(1).unwrap().split("```").next().unwrap();
-    let rule = rule.replace("~w1:*", "~weir:w1:*");
     let cluster = RedisCluster::start(&Plan { password: Some("geheim"), ..Plan::of(2) });
+    let of_page = rights().join(" ").replace("~w1:*", "~weir:w1:*");
     let more = further_rights();
-    let more: Vec<&str> =
-        more.iter().filter(|(_, what)| *what == "a cluster").map(|(right, _)| right.as_str()).collect();
+    let more = more.iter().filter(|(_, what)| *what == "a cluster").map(|(right, _)| right.as_str());
+    let words: Vec<&str> = ["ACL", "SETUSER", "weir"].into_iter().chain(of_page.split(' ')).chain(more).collect();
     for node in 0..2 {
-        let mut words = vec!["ACL", "SETUSER", "weir", "on", ">secret"];
-        words.extend(rule.split_whitespace());
-        words.extend(&more);
         cluster.ok(node, &words);
     }
     let bare = Endpoint::parse(&format!("redis://127.0.0.1:{}", cluster.nodes[0].port())).unwrap();

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use weir_settings::{Layer, Problems, SETTINGS, Setting, Settings};
+use weir_settings::{Kind, Layer, Problems, SETTINGS, Setting, Settings};
 use weir_text::yaml::Value;
 use weir_text::{nearest, quoted};
 
@@ -16,9 +16,6 @@ use crate::state::{FileReader, Reported};
 pub fn names() -> impl Iterator<Item = &'static str> + Clone {
     SETTINGS.iter().filter(|setting| setting.is_of_tests).map(|setting| setting.name)
 }
-
-/// The setting whose path is relative to the directory of the file.
-const OVERLAY: &str = "policies.overlay";
 
 /// The names and texts of settings. A case's settings replace those of its file.
 pub(crate) type Given = Vec<(&'static str, String)>;
@@ -36,12 +33,12 @@ impl FileReader<'_> {
         let mut result = Ok(());
         self.document.leaves(id, &mut |name, at, node| {
             let is_group = names().any(|known| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')));
-            let done = match (names().find(|known| *known == name), &node.value) {
-                (Some(OVERLAY), Value::Scalar { text, .. }) => {
+            let done = match (Setting::find(name).filter(|setting| setting.is_of_tests), &node.value) {
+                (Some(setting), Value::Scalar { text, .. }) if matches!(setting.kind, Kind::File) => {
                     let path = directory.join(&**text);
-                    self.setting(at, OVERLAY, &path.to_string_lossy(), &mut given)
+                    self.setting(at, setting, &path.to_string_lossy(), &mut given)
                 }
-                (Some(known), Value::Scalar { text, .. }) => self.setting(at, known, text, &mut given),
+                (Some(setting), Value::Scalar { text, .. }) => self.setting(at, setting, text, &mut given),
                 (None, _) if !is_group => Err(self.report(at, unknown(name))),
                 _ => {
                     let expected = if is_group { "a mapping" } else { "one value" };
@@ -53,9 +50,9 @@ impl FileReader<'_> {
         result.map(|()| given)
     }
 
-    fn setting(&mut self, at: Position, name: &'static str, text: &str, given: &mut Given) -> Result<(), Reported> {
-        let checked = Setting::find(name).map_or(Ok(()), |setting| setting.kind.check(text));
-        if let Err(reason) = checked {
+    fn setting(&mut self, at: Position, setting: &Setting, text: &str, given: &mut Given) -> Result<(), Reported> {
+        let name = setting.name;
+        if let Err(reason) = setting.kind.check(text) {
             return Err(self.report(at, format!("{name} {}: {reason}", quoted(text))));
         }
         given.retain(|(other, _)| *other != name);

@@ -590,7 +590,7 @@ fn the_drills_of_the_runbook_work_with_the_right_that_it_names() {
         assert_eq!([status(Some(right)), status(Some(other)), status(None)], expected, "{method} {path}");
         rights.insert(right);
     }
-    assert!(rights.len() == 2 && drills.len() >= 5, "{drills:?}");
+    assert!(rights.len() == 2 && drills.len() >= 6, "{drills:?}");
     let (looker, changer) = (file("looker", LOOKER), file("changer", CHANGER));
     let rows = file("rows.csv", "domain,tenant,plan\nshop,acme,gold\n");
     for (words, token) in [
